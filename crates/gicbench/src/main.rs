@@ -1,0 +1,2 @@
+//! gicbench: an open performance oracle for GPU-initiated communication.
+fn main() {}
