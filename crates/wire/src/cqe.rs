@@ -20,6 +20,10 @@ pub enum CqeOpcode {
     ResponderSendInval = 4,
     /// A CQ was resized.
     Resize = 5,
+    /// A striding receive queue had no packet for the entry.
+    NoPacket = 6,
+    /// A signature check failed; the data was transferred.
+    SignatureError = 12,
     /// A send-side operation failed.
     RequesterError = 13,
     /// A receive failed.
@@ -39,11 +43,30 @@ impl CqeOpcode {
             3 => Self::ResponderSendImm,
             4 => Self::ResponderSendInval,
             5 => Self::Resize,
+            6 => Self::NoPacket,
+            12 => Self::SignatureError,
             13 => Self::RequesterError,
             14 => Self::ResponderError,
             15 => Self::Invalid,
             _ => return None,
         })
+    }
+    /// Its name in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requester => "requester",
+            Self::ResponderWriteImm => "responder, RDMA write with immediate",
+            Self::ResponderSend => "responder, send",
+            Self::ResponderSendImm => "responder, send with immediate",
+            Self::ResponderSendInval => "responder, send with invalidate",
+            Self::Resize => "CQ resized",
+            Self::NoPacket => "no packet",
+            Self::SignatureError => "signature error",
+            Self::RequesterError => "requester error",
+            Self::ResponderError => "responder error",
+            Self::Invalid => "invalid",
+        }
     }
     /// Whether it reports a failure.
     #[must_use]
@@ -106,10 +129,12 @@ syndromes! {
 }
 
 /// A 64-byte CQE (`mlx5_cqe64`).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct Cqe {
-    /// Fields of no concern to RC and DC.
+    /// Fields of no concern to RC and DC, but the last four bytes: a responder's SRQ number or user index.
     pub head: [u8; 36],
     /// Immediate data or invalidated key.
     pub imm_inval: U32,
@@ -208,8 +233,7 @@ impl Cqe {
     /// Whether a ring's entry for consumer index `ci` has been written.
     #[must_use]
     pub const fn is_valid(&self, ci: u64, log_size: u32) -> bool {
-        self.op_own >> 4 != CqeOpcode::Invalid as u8
-            && self.owner() == (ci >> log_size) as u8 & 1
+        self.op_own >> 4 != CqeOpcode::Invalid as u8 && self.owner() == (ci >> log_size) as u8 & 1
     }
     /// Queue pair number.
     #[must_use]
@@ -221,6 +245,22 @@ impl Cqe {
     pub const fn wqe_opcode(&self) -> u8 {
         (self.sop_qpn.get() >> 24) as u8
     }
+    /// Syndrome of an error entry, if known.
+    #[must_use]
+    pub const fn syndrome(&self) -> Option<Syndrome> {
+        Syndrome::from_byte(self.syndrome_byte())
+    }
+    /// Whether the completion is of a message that asked for a solicited event.
+    #[must_use]
+    pub const fn is_solicited(&self) -> bool {
+        self.op_own & 2 != 0
+    }
+    /// Format, bits 2 and 3 of `op_own`: 0 plain, 1 or 2 with the data scattered into a CQE of 32 or 64 bytes,
+    /// 3 compressed.
+    #[must_use]
+    pub const fn format(&self) -> u8 {
+        self.op_own >> 2 & 3
+    }
     /// Syndrome byte of an error entry.
     #[must_use]
     pub const fn syndrome_byte(&self) -> u8 {
@@ -231,7 +271,7 @@ impl Cqe {
     pub const fn vendor(&self) -> u8 {
         (self.timestamp.get() >> 8) as u8
     }
-    /// Hardware syndrome of an error entry.
+    /// Hardware syndrome of an error entry: the code in the upper byte (offset 52), its type below it (53).
     #[must_use]
     pub const fn hw_syndrome(&self) -> u16 {
         (self.timestamp.get() >> 16) as u16

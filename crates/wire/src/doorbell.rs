@@ -30,7 +30,9 @@ pub const fn record(producer: u64) -> U32 {
 }
 
 /// What is stored to the doorbell register: the first eight bytes of a control segment.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct Doorbell {
     /// `opmod(8) | wqe_index(16) | opcode(8)`

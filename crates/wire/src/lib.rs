@@ -20,7 +20,9 @@
 
 pub mod cqe;
 pub mod doorbell;
+pub mod explain;
 pub mod index;
+pub mod split;
 pub mod wqe;
 
 /// Queue pair numbers, CQ numbers and the like have 24 bits.

@@ -6,6 +6,14 @@
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+mod build;
+mod lint;
+mod walk;
+
+pub use build::{BuildError, DATA_MAX, MESSAGE_MAX, WqeBuf};
+pub use lint::Warning;
+pub use walk::{Part, Placed, Receives, Segment, Segments, Transport, Wqe, WqeError, receives};
+
 /// Bytes in a segment (a "ds" unit).
 pub const SEGMENT: usize = 16;
 /// Bytes in a basic block, the unit that indices and doorbells count.
@@ -56,6 +64,8 @@ opcodes! {
     Send = 0x0a, "SEND";
     /// Sends to a posted receive, with an immediate.
     SendImm = 0x0b, "SEND_WITH_IMM";
+    /// Segments a large send (Ethernet).
+    Tso = 0x0e, "TSO";
     /// Waits for a count of completions on a CQ.
     Wait = 0x0f, "WAIT";
     /// Reads remote memory.
@@ -68,13 +78,27 @@ opcodes! {
     AtomicMaskedCs = 0x14, "ATOMIC_MASKED_CMP_AND_SWP";
     /// Extended (masked, 4- or 8-byte) fetch-and-add.
     AtomicMaskedFa = 0x15, "ATOMIC_MASKED_FETCH_AND_ADD";
-    /// Dumps local memory to the wire's debug port.
+    /// Fast memory registration.
+    Fmr = 0x19, "FMR";
+    /// Invalidates a local key.
+    LocalInval = 0x1b, "LOCAL_INVAL";
+    /// Configures an object through the queue.
+    ConfigCmd = 0x1f, "CONFIG_CMD";
+    /// Sets a signature protection value.
+    SetPsv = 0x20, "SET_PSV";
+    /// Reads local memory and sends nothing.
     Dump = 0x23, "DUMP";
     /// Changes a memory key (UMR).
     Umr = 0x25, "UMR";
+    /// Adds or removes a tag-matching entry.
+    TagMatching = 0x28, "TAG_MATCHING";
+    /// Changes a flow table.
+    FlowTableAccess = 0x2c, "FLOW_TBL_ACCESS";
+    /// Memory-to-memory operation (DMA, compression, ...).
+    Mmo = 0x2f, "MMO";
 }
 
-/// `opmod` of a 4-byte extended atomic (log2 of the operand's size in bytes, plus the extension bit).
+/// `opmod` of a 4-byte extended atomic: the extension bit, and log2 of the operand's size in bytes less 2.
 pub const OPMOD_EXTENDED_4: u8 = 0x08;
 /// `opmod` of an 8-byte extended atomic.
 pub const OPMOD_EXTENDED_8: u8 = 0x09;
@@ -92,7 +116,8 @@ impl CtrlFlags {
     pub const CQ_UPDATE: Self = Self(0x08);
     /// Waits for this queue's earlier local invalidations and memory changes only.
     pub const SMALL_FENCE: Self = Self(0x20);
-    /// Waits for all earlier WQEs of the queue, reads and atomics included.
+    /// Waits for all earlier WQEs of the queue, reads and atomics included (`MLX5_WQE_CTRL_FENCE`, which
+    /// the kernel calls "small and fence").
     pub const FENCE: Self = Self(0x80);
     /// The three fence bits.
     pub const FENCE_MASK: u8 = 0xe0;
@@ -110,7 +135,9 @@ impl CtrlFlags {
 }
 
 /// Control segment (`mlx5_wqe_ctrl_seg`).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct Ctrl {
     /// `opmod(8) | wqe_index(16) | opcode(8)`
@@ -187,7 +214,9 @@ impl Ctrl {
 }
 
 /// Remote address segment (`mlx5_wqe_raddr_seg`).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct Raddr {
     /// Remote virtual address.
@@ -210,7 +239,9 @@ impl Raddr {
 pub const INLINE: u32 = 0x8000_0000;
 
 /// Data pointer segment (`mlx5_wqe_data_seg`).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct Data {
     /// Bytes; 0 stands for 2^31 on hardware, which this project never posts.
@@ -221,7 +252,13 @@ pub struct Data {
     pub addr: U64,
 }
 
+/// The key that ends a receive WQE's scatter list, and that is never valid (`MLX5_INVALID_LKEY`).
+pub const INVALID_LKEY: u32 = 0x100;
+
 impl Data {
+    /// Ends the scatter list of a receive WQE that has room for more entries.
+    pub const TERMINATOR: Self = Self::new(0, 0, INVALID_LKEY);
+
     /// `len` bytes at `addr` under `lkey`.
     #[must_use]
     pub const fn new(addr: u64, len: u32, lkey: u32) -> Self {
@@ -242,7 +279,9 @@ pub const fn inline_segments(len: u32) -> u32 {
 }
 
 /// Atomic segment (`mlx5_wqe_atomic_seg`): 8-byte operations.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct Atomic {
     /// Value to swap in, or to add.
@@ -252,7 +291,9 @@ pub struct Atomic {
 }
 
 /// Extended 4-byte compare-and-swap (opmod 08).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct MaskedCas4 {
     /// Value to swap in.
@@ -266,7 +307,9 @@ pub struct MaskedCas4 {
 }
 
 /// Extended 4-byte fetch-and-add (opmod 08).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct MaskedFa4 {
     /// Value to add.
@@ -278,7 +321,9 @@ pub struct MaskedFa4 {
 }
 
 /// Extended 8-byte compare-and-swap (opmod 09): two segments.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct MaskedCas8 {
     /// Value to swap in.
@@ -292,7 +337,9 @@ pub struct MaskedCas8 {
 }
 
 /// Extended 8-byte fetch-and-add (opmod 09).
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct MaskedFa8 {
     /// Value to add.
@@ -301,11 +348,27 @@ pub struct MaskedFa8 {
     pub field_boundary: U64,
 }
 
+/// What a WAIT waits for (`mlx5_wqe_wait_en_seg`): a CQ that has counted `index` completions.
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
+#[repr(C)]
+pub struct Wait {
+    /// Zero.
+    pub reserved: U64,
+    /// Count of completions to wait for.
+    pub index: U32,
+    /// CQ number (24 bits).
+    pub cqn: U32,
+}
+
 /// In [`AddressVector::dqp_dct`]: the vector has its 48-byte form.
 pub const AV_EXTENDED: u32 = 0x8000_0000;
 
 /// Address vector (`mlx5_wqe_av`), after the control segment of a DC or UD send. 48 bytes, or its first 16.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct AddressVector {
     /// DC access key, or the Q_Key in its upper half for UD.
