@@ -1,0 +1,52 @@
+//! `handoff`: what does each GPU-CPU hand-off cost to enqueue?
+
+use super::{AxisUse, Experiment, Limits, Suite};
+use crate::axes::AxisId;
+use crate::context::RunContext;
+use crate::measurement::{Measurement, Metric};
+use crate::point::{Point, PointError, Transport};
+
+pub(super) struct Handoff;
+
+impl Experiment for Handoff {
+    fn name(&self) -> &'static str {
+        "handoff"
+    }
+
+    fn question(&self) -> &'static str {
+        "what does each GPU-CPU hand-off cost to enqueue?"
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::MiniProxy]
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &[Metric::Enqueue]
+    }
+
+    fn axes(&self) -> &'static [AxisUse] {
+        const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Payload, "8", "8"),
+            AxisUse::new(
+                AxisId::Handoff,
+                "valid-byte,nonzero-word,lap-parity,producer-counter,mapped-counter",
+                "valid-byte,nonzero-word,lap-parity,producer-counter,mapped-counter",
+            ),
+            AxisUse::new(AxisId::Producers, "1", "1,2,4,8"),
+            AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
+        ];
+        AXES
+    }
+
+    fn limits(&self, suite: Suite) -> Limits {
+        match suite {
+            Suite::Quick => Limits::new(50_000, 1_000, 250),
+            Suite::Full => Limits::new(500_000, 5_000, 10_000),
+        }
+    }
+
+    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
+        Err(PointError::not_run("this experiment is not in this build yet"))
+    }
+}

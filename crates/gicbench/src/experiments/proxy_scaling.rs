@@ -1,0 +1,51 @@
+//! `proxy-scaling`: when do proxy workers, rings and chaining pay?
+
+use super::{AxisUse, Experiment, Limits, Suite};
+use crate::axes::AxisId;
+use crate::context::RunContext;
+use crate::measurement::{Measurement, Metric};
+use crate::point::{Point, PointError, Transport};
+
+pub(super) struct ProxyScaling;
+
+impl Experiment for ProxyScaling {
+    fn name(&self) -> &'static str {
+        "proxy-scaling"
+    }
+
+    fn question(&self) -> &'static str {
+        "when do proxy workers, rings and chaining pay?"
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::MiniProxy]
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &[Metric::Rate]
+    }
+
+    fn axes(&self) -> &'static [AxisUse] {
+        const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Payload, "8", "8"),
+            AxisUse::new(AxisId::Handoff, "lap-parity", "lap-parity"),
+            AxisUse::new(AxisId::Rings, "1,8", "1,2,4,8,16,32"),
+            AxisUse::new(AxisId::Workers, "1", "1,2,4,8"),
+            AxisUse::new(AxisId::Chain, "1,16", "1,2,4,8,16,32"),
+            AxisUse::new(AxisId::SignalEvery, "1", "1,16"),
+            AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
+        ];
+        AXES
+    }
+
+    fn limits(&self, suite: Suite) -> Limits {
+        match suite {
+            Suite::Quick => Limits::new(1_000_000, 10_000, 300),
+            Suite::Full => Limits::new(20_000_000, 100_000, 10_000),
+        }
+    }
+
+    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
+        Err(PointError::not_run("this experiment is not in this build yet"))
+    }
+}
