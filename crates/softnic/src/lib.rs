@@ -1,1 +1,49 @@
-//! softnic
+//! A ConnectX in software: it reads mlx5 WQEs from its clients' memory, executes them, and writes CQEs.
+//!
+//! This room holds the NIC: memory regions, queue pairs, completion queues, doorbells, the transport between
+//! NICs, faults, a timing profile, a trace, and the findings about what its clients do wrong. The core,
+//! [`Nic`], is a function of its clients' memory and of the time it is told: no thread, clock, lock or log may
+//! enter it, and nothing on its data path allocates or panics. Threads and clocks are [`SoftNics`], around it.
+//! What a transport or an experiment wants is none of its business.
+//!
+//! Client memory is reached through [`DmaBuf`] alone, and may change at any moment: a WQE is read once, and
+//! what was read is checked and executed.
+
+mod atomic;
+mod check;
+mod completion;
+mod config;
+mod cq;
+mod dma;
+mod driver;
+mod engine;
+mod error;
+mod fault;
+mod finding;
+mod link;
+mod mr;
+mod nic;
+mod packet;
+mod profile;
+mod qp;
+mod requester;
+mod responder;
+mod table;
+mod trace;
+
+pub use check::{Cause, Check};
+pub use config::{
+    Caps, CqAttr, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, RqAttr, UarId,
+};
+pub use dma::{CopiedMemory, DmaBuf, Memory, OutOfBounds};
+pub use driver::{Clock, EngineGone, EngineOptions, SoftNics};
+pub use engine::Step;
+pub use error::{CreateError, DestroyError, ModifyError};
+pub use fault::{FailWqe, Faults};
+pub use finding::{Finding, FindingKind};
+pub use link::{LinkAttr, LinkEnd, link};
+pub use mr::{Access, MrKeys};
+pub use nic::{Counters, Nic};
+pub use profile::Profile;
+pub use qp::{Modify, QpInfo, QpState};
+pub use trace::TraceRecord;

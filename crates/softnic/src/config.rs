@@ -1,0 +1,188 @@
+//! What a NIC is made of, and what its objects are made of.
+
+use crate::dma::DmaBuf;
+use crate::fault::Faults;
+use crate::mr::Access;
+use crate::profile::Profile;
+
+/// Nanoseconds of the driver's clock.
+pub type Nanos = u64;
+
+/// A NIC's configuration.
+#[derive(Clone, Debug, Default)]
+pub struct NicConfig {
+    /// Its address on links, as a LID is: what [`Modify::ToRtr`](crate::Modify) and address vectors name.
+    pub id: u16,
+    /// How much of everything there may be.
+    pub caps: Caps,
+    /// How long things take.
+    pub profile: Profile,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Records in the trace ring; 0 traces nothing.
+    pub trace: usize,
+}
+
+/// A NIC's capacities. Tables are allocated once, at creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Queue pairs (at most 32768).
+    pub max_qps: u32,
+    /// DC targets (at most 32768).
+    pub max_dcts: u32,
+    /// Connections that DC targets keep at once, over all DCTs.
+    pub max_dc_contexts: u32,
+    /// Completion queues.
+    pub max_cqs: u32,
+    /// Memory regions.
+    pub max_mrs: u32,
+    /// Protection domains.
+    pub max_pds: u32,
+    /// Doorbell pages.
+    pub max_uars: u32,
+    /// Deepest send queue, log2 of WQEBBs (at most 15: indices are 16 bits wide).
+    pub log_max_sq_blocks: u32,
+    /// WQEs of one QP that are sent and not yet acknowledged.
+    pub max_outstanding: u32,
+    /// Longest message in bytes.
+    pub max_message: u32,
+    /// Reads and atomics in flight, either side.
+    pub max_rd_atomic: u8,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u32,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self {
+            max_qps: 256,
+            max_dcts: 64,
+            max_dc_contexts: 256,
+            max_cqs: 256,
+            max_mrs: 1024,
+            max_pds: 64,
+            max_uars: 256,
+            log_max_sq_blocks: 15,
+            max_outstanding: 512,
+            max_message: 1 << 30,
+            max_rd_atomic: 16,
+            mtu: 4096,
+        }
+    }
+}
+
+/// A protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PdId(pub(crate) u32);
+
+/// A doorbell page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UarId(pub(crate) u32);
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CqId(pub(crate) u32);
+
+/// A queue pair's number (24 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Qpn(pub u32);
+
+impl std::fmt::Display for Qpn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A memory region to register.
+#[derive(Debug)]
+pub struct MrAttr {
+    /// Protection domain.
+    pub pd: PdId,
+    /// Address of the first byte, as WQEs name it.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What may be done.
+    pub access: Access,
+    /// The memory, of at least `length` bytes.
+    pub memory: DmaBuf,
+}
+
+/// A completion queue to create.
+#[derive(Debug)]
+pub struct CqAttr {
+    /// 2^`log_size` entries of 64 bytes, every `op_own` holding opcode 15.
+    pub ring: DmaBuf,
+    /// log2 of entries (at most 22).
+    pub log_size: u32,
+    /// 8 bytes: consumer index, arm.
+    pub record: DmaBuf,
+    /// Only entry 0 is used, and is overwritten by each completion.
+    pub collapsed: bool,
+    /// The consumer record isn't looked at.
+    pub ignore_overrun: bool,
+}
+
+/// What a queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpKind {
+    /// Reliable connection.
+    Rc,
+    /// Dynamically connected initiator: every WQE names its target.
+    Dci,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug)]
+pub struct RqAttr {
+    /// The WQEs.
+    pub ring: DmaBuf,
+    /// log2 of WQEs (at most 15).
+    pub log_wqes: u32,
+    /// log2 of a WQE's bytes (4 to 9).
+    pub log_stride: u32,
+}
+
+/// A queue pair to create.
+#[derive(Debug)]
+pub struct QpAttr {
+    /// Protection domain.
+    pub pd: PdId,
+    /// RC or DCI.
+    pub kind: QpKind,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// 2^`log_sq_blocks` basic blocks of 64 bytes.
+    pub sq: DmaBuf,
+    /// log2 of basic blocks.
+    pub log_sq_blocks: u32,
+    /// Receive queue, if any.
+    pub rq: Option<RqAttr>,
+    /// Doorbell record: receive producer, send producer. Without it the register alone counts.
+    pub record: Option<DmaBuf>,
+    /// Doorbell page.
+    pub uar: UarId,
+    /// Reads and atomics that this QP may have in flight as a requester.
+    pub max_rd_atomic: u8,
+    /// The first producer index; hardware starts at 0.
+    pub sq_start: u64,
+}
+
+/// A DC target to create.
+#[derive(Debug)]
+pub struct DctAttr {
+    /// Protection domain.
+    pub pd: PdId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// What initiators must know.
+    pub dc_key: u64,
+    /// What initiators may do.
+    pub access: Access,
+    /// Shared receive queue and its doorbell record, if any.
+    pub rq: Option<(RqAttr, DmaBuf)>,
+    /// RNR timer code (5 bits).
+    pub min_rnr_timer: u8,
+}

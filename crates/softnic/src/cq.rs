@@ -1,0 +1,95 @@
+//! Completion queues: rings with owner bits, and collapsed ones.
+
+use wire::cqe::{Cqe, CqeOpcode};
+use wire::doorbell::RECORD_CQ_CONSUMER;
+use zerocopy::IntoBytes;
+
+use crate::dma::DmaBuf;
+
+const CQE: usize = size_of::<Cqe>();
+const SIGNATURE_WORD: usize = 56;
+
+pub(crate) struct Cq {
+    pub ring: DmaBuf,
+    pub record: DmaBuf,
+    pub log_size: u32,
+    pub collapsed: bool,
+    pub ignore_overrun: bool,
+    /// Entries written, ever.
+    pub produced: u64,
+    /// The consumer index last read from the record.
+    consumed: u64,
+    pub in_error: bool,
+    /// QPs whose completions come here (a QP counts once for each direction).
+    pub users: u32,
+    /// WQEs that may complete here at once, over all users.
+    pub committed: u64,
+}
+
+/// The consumer record allows no other entry.
+pub(crate) struct Overrun;
+
+impl Cq {
+    pub(crate) fn new(
+        ring: DmaBuf,
+        record: DmaBuf,
+        log_size: u32,
+        collapsed: bool,
+        ignore_overrun: bool,
+    ) -> Self {
+        Self {
+            ring,
+            record,
+            log_size,
+            collapsed,
+            ignore_overrun,
+            produced: 0,
+            consumed: 0,
+            in_error: false,
+            users: 0,
+            committed: 0,
+        }
+    }
+
+    /// The first entry whose `op_own` would look like a completion to a consumer on the first lap.
+    pub(crate) fn first_unready(&self) -> Option<u32> {
+        let entries = if self.collapsed { 1 } else { 1u32 << self.log_size };
+        (0..entries).find(|&i| {
+            let mut op_own = [0];
+            let read = self.ring.read(i as usize * CQE + CQE - 1, &mut op_own);
+            read.is_err() || op_own[0] >> 4 != CqeOpcode::Invalid as u8
+        })
+    }
+
+    /// Writes the next entry, `op_own` last.
+    #[inline]
+    pub(crate) fn push(&mut self, cqe: Cqe) -> Result<(), Overrun> {
+        if self.in_error {
+            return Err(Overrun);
+        }
+        let size = 1u64 << self.log_size;
+        if !self.ignore_overrun && self.produced - self.consumed >= size {
+            let record = self.record.load_u32(RECORD_CQ_CONSUMER * 4).unwrap_or_default();
+            let ahead = u32::from_be_bytes(record).wrapping_sub(self.consumed as u32) & 0xff_ffff;
+            // A consumer can't be past the producer: such a record says nothing.
+            if u64::from(ahead) <= self.produced - self.consumed {
+                self.consumed += u64::from(ahead);
+            }
+            if self.produced - self.consumed >= size {
+                self.in_error = true;
+                return Err(Overrun);
+            }
+        }
+        let slot = if self.collapsed { 0 } else { (self.produced & (size - 1)) as usize };
+        let cqe = cqe.with_owner(self.produced, self.log_size);
+        let bytes = cqe.as_bytes();
+        let at = slot * CQE;
+        // Queue memory was checked to hold 2^log_size entries when the CQ was made.
+        let _ = self.ring.write(at, &bytes[..SIGNATURE_WORD]);
+        if let Some(last) = bytes.last_chunk::<8>() {
+            let _ = self.ring.store_last(at + SIGNATURE_WORD, *last);
+        }
+        self.produced += 1;
+        Ok(())
+    }
+}

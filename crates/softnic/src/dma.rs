@@ -1,0 +1,493 @@
+//! Client memory, reached by word-wise atomics or by copies and never by a Rust reference.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Memory that only copies reach, such as a GPU's.
+///
+/// Implementations are called from the engine's thread, inside `step`, and must not block for long. Offsets
+/// are in bytes; the engine never asks for bytes past [`len`](Self::len).
+pub trait CopiedMemory: Send + Sync {
+    /// Bytes in the region.
+    fn len(&self) -> usize;
+    /// Whether the region has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Copies `out.len()` bytes at `offset` out of the region.
+    fn read(&self, offset: usize, out: &mut [u8]);
+    /// Copies `bytes` into the region at `offset`, in ascending order of addresses.
+    fn write(&self, offset: usize, bytes: &[u8]);
+}
+
+/// An access past a buffer's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at offset {offset} lie past the end of a buffer of {size} bytes")]
+pub struct OutOfBounds {
+    /// First byte of the access.
+    pub offset: usize,
+    /// Bytes in the access.
+    pub len: usize,
+    /// Bytes in the buffer.
+    pub size: usize,
+}
+
+/// Page-aligned, zeroed memory shared between a client and the NIC: every access is atomic, so that both may
+/// touch it at any moment.
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the allocation is owned by this value and all access to it goes through atomics.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+const PAGE: usize = 4096;
+
+impl Memory {
+    /// `len` zero bytes (at least one page is allocated).
+    #[must_use]
+    pub fn zeroed(len: usize) -> Arc<Self> {
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        Arc::new(Self { base, len })
+    }
+
+    fn layout(len: usize) -> Layout {
+        let size = len.max(1).next_multiple_of(PAGE);
+        Layout::from_size_align(size, PAGE).unwrap_or(Layout::new::<[u8; PAGE]>())
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte, for clients that store through pointers.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The whole of it as the NIC sees it.
+    #[must_use]
+    pub fn dma(self: &Arc<Self>) -> DmaBuf {
+        DmaBuf {
+            kind: Kind::Mapped { base: self.base, len: self.len, _keep: Some(Arc::clone(self)) },
+        }
+    }
+
+    /// Copies bytes in, word-wise.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn write(self: &Arc<Self>, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.dma().write(offset, bytes)
+    }
+
+    /// Copies bytes out, word-wise.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn read(self: &Arc<Self>, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.dma().read(offset, out)
+    }
+
+    /// The aligned 8 bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they are unaligned or out of bounds.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.len,
+            "word at {offset} of {}",
+            self.len
+        );
+        // SAFETY: in bounds and aligned (the base is page-aligned); all access is atomic.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// The aligned 4 bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they are unaligned or out of bounds.
+    #[must_use]
+    pub fn half(&self, offset: usize) -> &AtomicU32 {
+        assert!(
+            offset.is_multiple_of(4) && offset + 4 <= self.len,
+            "half at {offset} of {}",
+            self.len
+        );
+        // SAFETY: in bounds and aligned (the base is page-aligned); all access is atomic.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout.
+        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.len)) }
+    }
+}
+
+/// A stretch of client memory: the NIC's only way to it.
+#[derive(Clone)]
+pub struct DmaBuf {
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Mapped { base: NonNull<u8>, len: usize, _keep: Option<Arc<Memory>> },
+    Copied { memory: Arc<dyn CopiedMemory>, start: usize, len: usize },
+}
+
+// SAFETY: mapped memory is only accessed atomically and, by `mapped`'s contract, from any thread; copied
+// memory is Send and Sync itself.
+unsafe impl Send for DmaBuf {}
+// SAFETY: as above.
+unsafe impl Sync for DmaBuf {}
+
+impl fmt::Debug for DmaBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Mapped { base, len, .. } => write!(f, "mapped {base:p} + {len}"),
+            Kind::Copied { start, len, .. } => write!(f, "copied {start} + {len}"),
+        }
+    }
+}
+
+impl DmaBuf {
+    /// Memory mapped into this process.
+    ///
+    /// # Safety
+    /// `base .. base + len` stays readable and writable, by any thread, until every object that was created
+    /// with the buffer (queue, region, page) is destroyed. Others access it only atomically or from outside
+    /// of Rust (a GPU, another process, C).
+    #[must_use]
+    pub unsafe fn mapped(base: NonNull<u8>, len: usize) -> Self {
+        Self { kind: Kind::Mapped { base, len, _keep: None } }
+    }
+
+    /// Memory reached by copies.
+    #[must_use]
+    pub fn copied(memory: Arc<dyn CopiedMemory>) -> Self {
+        let len = memory.len();
+        Self { kind: Kind::Copied { memory, start: 0, len } }
+    }
+
+    /// Bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.kind {
+            Kind::Mapped { len, .. } | Kind::Copied { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of it, for instance one queue of a larger allocation.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn slice(&self, offset: usize, len: usize) -> Result<Self, OutOfBounds> {
+        self.check(offset, len)?;
+        Ok(Self {
+            kind: match &self.kind {
+                Kind::Mapped { base, _keep, .. } => Kind::Mapped {
+                    // SAFETY: `offset` is inside the buffer.
+                    base: unsafe { base.add(offset) },
+                    len,
+                    _keep: _keep.clone(),
+                },
+                Kind::Copied { memory, start, .. } => {
+                    Kind::Copied { memory: Arc::clone(memory), start: start + offset, len }
+                }
+            },
+        })
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        let size = self.len();
+        if len <= size && offset <= size - len {
+            Ok(())
+        } else {
+            Err(OutOfBounds { offset, len, size })
+        }
+    }
+
+    /// Whether accesses of `align` bytes at multiples of it are naturally aligned.
+    #[must_use]
+    pub fn is_aligned(&self, align: usize) -> bool {
+        match &self.kind {
+            Kind::Mapped { base, .. } => base.addr().get().is_multiple_of(align),
+            Kind::Copied { start, .. } => start.is_multiple_of(align),
+        }
+    }
+
+    /// Copies bytes out: relaxed, word by word where aligned.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    #[inline]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, out.len())?;
+        match &self.kind {
+            // SAFETY: in bounds by the check above; the buffer is alive by its constructor's contract.
+            Kind::Mapped { base, .. } => unsafe { load(base.as_ptr().add(offset), out) },
+            Kind::Copied { memory, start, .. } => memory.read(start + offset, out),
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in: relaxed, word by word where aligned, in ascending order of addresses.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, bytes.len())?;
+        match &self.kind {
+            // SAFETY: in bounds by the check above; the buffer is alive by its constructor's contract.
+            Kind::Mapped { base, .. } => unsafe { store(base.as_ptr().add(offset), bytes) },
+            Kind::Copied { memory, start, .. } => memory.write(start + offset, bytes),
+        }
+        Ok(())
+    }
+
+    /// Reads one 64-byte block (relaxed).
+    #[inline]
+    pub(crate) fn read_block(&self, offset: usize) -> Result<[u64; 8], OutOfBounds> {
+        self.check(offset, 64)?;
+        let mut out = [0u64; 8];
+        match &self.kind {
+            Kind::Mapped { base, .. } if (base.addr().get() + offset).is_multiple_of(8) => {
+                // SAFETY: in bounds and 8-byte aligned.
+                let from: *mut u64 = unsafe { base.as_ptr().add(offset) }.cast();
+                for (i, word) in out.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    *word = unsafe { AtomicU64::from_ptr(from.add(i)) }.load(Ordering::Relaxed);
+                }
+            }
+            _ => self.read(offset, zerocopy::IntoBytes::as_mut_bytes(&mut out))?,
+        }
+        Ok(out)
+    }
+
+    /// Asks for the cache line at `offset` without waiting for it.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Kind::Mapped { base, len, .. } = &self.kind
+            && offset < *len
+        {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch has no effect but on the cache; the address is inside the buffer.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(base.as_ptr().add(offset).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
+    /// The 4 bytes at `offset`, with acquire order: what the client wrote before it wrote them is seen.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    #[inline]
+    pub fn load_u32(&self, offset: usize) -> Result<[u8; 4], OutOfBounds> {
+        self.check(offset, 4)?;
+        let mut out = [0; 4];
+        match &self.kind {
+            Kind::Mapped { base, .. } if (base.addr().get() + offset).is_multiple_of(4) => {
+                // SAFETY: in bounds and 4-byte aligned.
+                let at: *mut u32 = unsafe { base.as_ptr().add(offset) }.cast();
+                // SAFETY: as above.
+                out = unsafe { AtomicU32::from_ptr(at) }.load(Ordering::Acquire).to_ne_bytes();
+            }
+            _ => {
+                self.read(offset, &mut out)?;
+                std::sync::atomic::fence(Ordering::Acquire);
+            }
+        }
+        Ok(out)
+    }
+
+    /// The 8 bytes at `offset` (relaxed).
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    #[inline]
+    pub fn load_u64(&self, offset: usize) -> Result<[u8; 8], OutOfBounds> {
+        let mut out = [0; 8];
+        self.read(offset, &mut out)?;
+        Ok(out)
+    }
+
+    /// Writes 8 bytes after everything that was written before (release).
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    #[inline]
+    pub(crate) fn store_last(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
+        self.check(offset, 8)?;
+        match &self.kind {
+            Kind::Mapped { base, .. } if (base.addr().get() + offset).is_multiple_of(8) => {
+                // SAFETY: in bounds and 8-byte aligned.
+                let at: *mut u64 = unsafe { base.as_ptr().add(offset) }.cast();
+                // SAFETY: as above.
+                unsafe { AtomicU64::from_ptr(at) }
+                    .store(u64::from_ne_bytes(bytes), Ordering::Release);
+                Ok(())
+            }
+            _ => {
+                std::sync::atomic::fence(Ordering::Release);
+                self.write(offset, &bytes)
+            }
+        }
+    }
+
+    /// Replaces the 8 bytes at `offset` if they are still `old`; for registers that the client stores to.
+    pub(crate) fn replace_u64(
+        &self,
+        offset: usize,
+        old: u64,
+        new: u64,
+    ) -> Result<bool, OutOfBounds> {
+        self.modify_u64(offset, |value| (value == old).then_some(new)).map(|seen| seen == old)
+    }
+
+    /// Atomically replaces the 8 bytes at `offset` by `change` of them (native order) and gives the old ones.
+    ///
+    /// Atomic with respect to everybody for aligned mapped memory, with respect to this NIC for copied memory.
+    pub(crate) fn modify_u64(
+        &self,
+        offset: usize,
+        change: impl Fn(u64) -> Option<u64>,
+    ) -> Result<u64, OutOfBounds> {
+        self.check(offset, 8)?;
+        match &self.kind {
+            Kind::Mapped { base, .. } if (base.addr().get() + offset).is_multiple_of(8) => {
+                // SAFETY: in bounds and 8-byte aligned.
+                let at: *mut u64 = unsafe { base.as_ptr().add(offset) }.cast();
+                // SAFETY: as above.
+                let word = unsafe { AtomicU64::from_ptr(at) };
+                Ok(match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
+                    Ok(old) | Err(old) => old,
+                })
+            }
+            _ => {
+                let old = u64::from_ne_bytes(self.load_u64(offset)?);
+                if let Some(new) = change(old) {
+                    self.write(offset, &new.to_ne_bytes())?;
+                }
+                Ok(old)
+            }
+        }
+    }
+
+    /// As [`modify_u64`](Self::modify_u64), for 4 bytes.
+    pub(crate) fn modify_u32(
+        &self,
+        offset: usize,
+        change: impl Fn(u32) -> Option<u32>,
+    ) -> Result<u32, OutOfBounds> {
+        self.check(offset, 4)?;
+        match &self.kind {
+            Kind::Mapped { base, .. } if (base.addr().get() + offset).is_multiple_of(4) => {
+                // SAFETY: in bounds and 4-byte aligned.
+                let at: *mut u32 = unsafe { base.as_ptr().add(offset) }.cast();
+                // SAFETY: as above.
+                let word = unsafe { AtomicU32::from_ptr(at) };
+                Ok(match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
+                    Ok(old) | Err(old) => old,
+                })
+            }
+            _ => {
+                let old = u32::from_ne_bytes(self.load_u32(offset)?);
+                if let Some(new) = change(old) {
+                    self.write(offset, &new.to_ne_bytes())?;
+                }
+                Ok(old)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `from .. from + out.len()` is readable and accessed by others only atomically.
+#[inline]
+unsafe fn load(from: *mut u8, out: &mut [u8]) {
+    let mut i = 0;
+    while i < out.len() {
+        // SAFETY: `i` is below the length.
+        let at = unsafe { from.add(i) };
+        let left = out.len() - i;
+        if at.addr().is_multiple_of(8) && left >= 8 {
+            // SAFETY: aligned, and 8 bytes are left.
+            let word = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
+            out[i..i + 8].copy_from_slice(&word.to_ne_bytes());
+            i += 8;
+        } else if at.addr().is_multiple_of(4) && left >= 4 {
+            // SAFETY: aligned, and 4 bytes are left.
+            let word = unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Relaxed);
+            out[i..i + 4].copy_from_slice(&word.to_ne_bytes());
+            i += 4;
+        } else {
+            // SAFETY: one byte is left.
+            out[i] = unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Relaxed);
+            i += 1;
+        }
+    }
+}
+
+/// # Safety
+/// `to .. to + bytes.len()` is writable and accessed by others only atomically.
+#[inline]
+unsafe fn store(to: *mut u8, bytes: &[u8]) {
+    let mut i = 0;
+    while i < bytes.len() {
+        // SAFETY: `i` is below the length.
+        let at = unsafe { to.add(i) };
+        let left = &bytes[i..];
+        if at.addr().is_multiple_of(8)
+            && let Some(word) = left.first_chunk::<8>()
+        {
+            // SAFETY: aligned, and 8 bytes are left.
+            unsafe { AtomicU64::from_ptr(at.cast()) }
+                .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            i += 8;
+        } else if at.addr().is_multiple_of(4)
+            && let Some(word) = left.first_chunk::<4>()
+        {
+            // SAFETY: aligned, and 4 bytes are left.
+            unsafe { AtomicU32::from_ptr(at.cast()) }
+                .store(u32::from_ne_bytes(*word), Ordering::Relaxed);
+            i += 4;
+        } else {
+            // SAFETY: one byte is left.
+            unsafe { AtomicU8::from_ptr(at) }.store(left[0], Ordering::Relaxed);
+            i += 1;
+        }
+    }
+}

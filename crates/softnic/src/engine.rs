@@ -1,0 +1,463 @@
+//! The NIC's work: one `step` polls doorbells, takes packets, and sends what may be sent.
+
+use wire::doorbell::{Doorbell, RECORD_RECEIVE};
+use wire::index::extend;
+use zerocopy::FromBytes;
+
+use crate::completion::{self, Sink, on_response};
+use crate::config::{Nanos, Qpn};
+use crate::finding::Finding;
+use crate::nic::{Nic, REGISTERS, split};
+use crate::qp::{NEVER, Qp, QpState};
+use crate::requester::{Context, Stop, record_producer, transmit};
+use crate::responder::{Direct, Outcome, Target, execute, respond};
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Packets sent or taken, WQEs completed or flushed, doorbells seen: 0 if there was nothing to do.
+    pub executed: u32,
+    /// When there will be something to do though no one posts anything.
+    pub next_event: Option<Nanos>,
+}
+
+/// Doorbell pages looked at in a step.
+const PAGES_A_STEP: usize = 16;
+/// Packets of one QP, before it is another's turn.
+const TURN: u32 = 64;
+/// Looks at a record that lags behind its ring before its words are suspected to be swapped.
+const PATIENCE: u32 = 64;
+
+impl Nic {
+    /// Does what there is to do at time `now`, at most about `budget` packets of each kind.
+    pub fn step(&mut self, now: Nanos, budget: u32) -> Step {
+        let mut executed = self.poll_doorbells(now);
+        executed += self.take_responses(now, budget);
+        executed += self.take_requests(now, budget);
+        executed += self.send(now, budget);
+        executed += self.answer(budget);
+        executed += self.flush_receives(now, budget);
+        if now >= self.next_timer {
+            executed += self.run_timers(now);
+        }
+        let next = self.next_timer;
+        Step { executed, next_event: (next != NEVER).then_some(next) }
+    }
+
+    pub(crate) fn settle_all(&mut self) {}
+
+    fn poll_doorbells(&mut self, now: Nanos) -> u32 {
+        let mut rung = 0;
+        let pages = self.uar_list.len();
+        for _ in 0..pages.min(PAGES_A_STEP) {
+            if self.uar_next >= pages {
+                self.uar_next = 0;
+            }
+            let index = self.uar_list[self.uar_next];
+            self.uar_next += 1;
+            let Some(uar) = self.uars.at_mut(index) else { continue };
+            for (seen, register) in uar.seen.iter_mut().zip(REGISTERS) {
+                let Ok(bytes) = uar.page.load_u64(register) else { continue };
+                let value = u64::from_ne_bytes(bytes);
+                if value == *seen {
+                    continue;
+                }
+                *seen = value;
+                rung += 1;
+                self.counters.doorbells += 1;
+                // What was stored before the ring is visible from here on.
+                std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+                let Ok(doorbell) = Doorbell::read_from_bytes(&bytes) else { continue };
+                let (target, tag) = split(doorbell.qpn());
+                let lists = Lists {
+                    active: &mut self.active,
+                    watching: &mut self.watching,
+                    findings: &mut self.findings,
+                };
+                match self.qps.get_mut(target, tag) {
+                    Some(qp) if qp.uar == index => {
+                        ring(qp, target, doorbell.producer(), now, lists)
+                    }
+                    _ => self.findings.add(Finding::NoSuchQp { qpn: doorbell.qpn() }),
+                }
+                if uar.qps.len() > 1 {
+                    // Another QP's ring may have been overwritten before it was seen.
+                    for &other in uar.qps.iter().filter(|&&other| other != target) {
+                        let lists = Lists {
+                            active: &mut self.active,
+                            watching: &mut self.watching,
+                            findings: &mut self.findings,
+                        };
+                        if let Some(qp) = self.qps.at_mut(other)
+                            && let Some(low) = qp.record.as_ref().and_then(record_producer)
+                            && low != qp.sq.producer as u16
+                        {
+                            advance(qp, other, low, now, lists);
+                        }
+                    }
+                }
+            }
+        }
+        let mut i = 0;
+        while let Some(&index) = self.watching.get(i) {
+            let lists = Lists {
+                active: &mut self.active,
+                watching: &mut Vec::new(),
+                findings: &mut self.findings,
+            };
+            let keep = self.qps.at_mut(index).is_some_and(|qp| watch(qp, index, now, lists));
+            if keep {
+                i += 1;
+            } else {
+                self.watching.swap_remove(i);
+            }
+        }
+        rung
+    }
+
+    fn take_responses(&mut self, now: Nanos, budget: u32) -> u32 {
+        let mut taken = 0;
+        for link in &mut self.links {
+            let mut any = false;
+            while taken < budget {
+                let Some((header, payload)) = link.rx_responses.peek() else { break };
+                any = true;
+                let (index, tag) = split(header.dst);
+                if let Some(qp) = self.qps.get_mut(index, tag)
+                    && qp.state == QpState::Rts
+                    && qp.remote_qpn == header.src
+                    && qp.remote_nic == header.src_nic
+                {
+                    let mut sink =
+                        Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                    let mtu = self.config.caps.mtu;
+                    on_response(qp, &header, payload, mtu, &self.mrs, &mut sink);
+                    self.counters.completed += sink.completed;
+                    self.next_timer = self
+                        .next_timer
+                        .min(qp.sq.deadline)
+                        .min(if qp.sq.not_before > now { qp.sq.not_before } else { NEVER });
+                    if !qp.active && (qp.sq.cursor != qp.sq.tail || qp.sq.head != qp.sq.producer) {
+                        qp.active = true;
+                        self.active.push_back(index);
+                    }
+                    if qp.state == QpState::Error {
+                        broken(qp, index, &mut self.flushing, &mut self.active);
+                    }
+                }
+                link.rx_responses.pop();
+                taken += 1;
+            }
+            if any {
+                link.rx_responses.release();
+            }
+        }
+        self.counters.responses += u64::from(taken);
+        taken
+    }
+
+    fn take_requests(&mut self, now: Nanos, budget: u32) -> u32 {
+        let mut taken = 0;
+        for link in &mut self.links {
+            let mut any = false;
+            while taken < budget {
+                let Some((header, payload)) = link.rx_requests.peek() else { break };
+                any = true;
+                let (index, tag) = split(header.dst);
+                if let Some(qp) = self.qps.get_mut(index, tag)
+                    && matches!(qp.state, QpState::Rtr | QpState::Rts)
+                    && qp.remote_qpn == header.src
+                    && qp.remote_nic == header.src_nic
+                {
+                    let target = Target {
+                        number: qp.qpn,
+                        pd: qp.pd,
+                        access: qp.access,
+                        rq: qp.rq.as_mut(),
+                        cq: qp.recv_cq,
+                    };
+                    let outcome = execute(
+                        &mut qp.responder,
+                        target,
+                        &header,
+                        payload,
+                        &self.mrs,
+                        &mut self.cqs,
+                        &mut Direct,
+                        now,
+                    );
+                    if !qp.responder.queued {
+                        qp.responder.queued = true;
+                        self.owing.push_back(index);
+                    }
+                    if let Outcome::Broken(cause) = outcome {
+                        qp.error.get_or_insert(cause);
+                        completion::enter_error(qp);
+                        broken(qp, index, &mut self.flushing, &mut self.active);
+                    }
+                }
+                link.rx_requests.pop();
+                taken += 1;
+            }
+            if any {
+                link.rx_requests.release();
+            }
+        }
+        self.counters.requests += u64::from(taken);
+        taken
+    }
+
+    fn send(&mut self, now: Nanos, budget: u32) -> u32 {
+        let mut left = budget;
+        let mut work = 0;
+        for _ in 0..self.active.len() {
+            if left == 0 {
+                break;
+            }
+            let Some(index) = self.active.pop_front() else { break };
+            let Some(qp) = self.qps.at_mut(index) else { continue };
+            qp.active = false;
+            let again = match qp.state {
+                QpState::Rts => {
+                    let cx = Context {
+                        nic: self.config.id,
+                        mtu: self.config.caps.mtu,
+                        max_message: self.config.caps.max_message,
+                        mrs: &self.mrs,
+                        now,
+                    };
+                    let Some(link) = self.links.get_mut(qp.link) else { continue };
+                    let mut turn = TURN.min(left);
+                    let before = turn;
+                    let stop = transmit(qp, link, &cx, &mut turn, &mut work);
+                    link.tx_requests.publish();
+                    left -= before - turn;
+                    let mut sink =
+                        Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                    completion::advance(qp, now, &mut sink);
+                    self.counters.completed += sink.completed;
+                    self.next_timer = self.next_timer.min(qp.sq.deadline);
+                    if qp.state == QpState::Error {
+                        broken(qp, index, &mut self.flushing, &mut self.active);
+                        false
+                    } else {
+                        stop != Stop::Idle
+                    }
+                }
+                QpState::Error => {
+                    let mut sink =
+                        Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                    let before = left;
+                    let done = completion::flush(qp, &mut left, &mut sink);
+                    work += before - left;
+                    self.counters.completed += sink.completed;
+                    !done
+                }
+                _ => false,
+            };
+            if again && !qp.active {
+                qp.active = true;
+                self.active.push_back(index);
+            }
+        }
+        self.counters.wqes += u64::from(work);
+        work + (budget - left)
+    }
+
+    /// Sends acknowledgements and responses.
+    fn answer(&mut self, budget: u32) -> u32 {
+        let mut left = budget;
+        let mut answered = 0;
+        for _ in 0..self.owing.len() {
+            let Some(index) = self.owing.pop_front() else { break };
+            let Some(qp) = self.qps.at_mut(index) else { continue };
+            let Some(link) = self.links.get_mut(qp.link) else { continue };
+            let mtu = self.config.caps.mtu;
+            let done = respond(
+                &mut qp.responder,
+                qp.qpn,
+                qp.pd,
+                self.config.id,
+                mtu,
+                &self.mrs,
+                link,
+                &mut left,
+            );
+            link.tx_responses.publish();
+            if done {
+                qp.responder.queued = false;
+                answered += 1;
+            } else {
+                self.owing.push_back(index);
+            }
+        }
+        answered + (budget - left)
+    }
+
+    /// QPs in error flush receives that are posted later, too: their record is their only doorbell.
+    fn flush_receives(&mut self, now: Nanos, budget: u32) -> u32 {
+        let mut left = budget;
+        let mut i = 0;
+        while let Some(&index) = self.flushing.get(i) {
+            let Some(qp) = self.qps.at_mut(index) else {
+                self.flushing.swap_remove(i);
+                continue;
+            };
+            if qp.state == QpState::Error {
+                let mut sink =
+                    Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                completion::flush(qp, &mut left, &mut sink);
+                i += 1;
+            } else {
+                self.flushing.swap_remove(i);
+            }
+        }
+        budget - left
+    }
+
+    fn run_timers(&mut self, now: Nanos) -> u32 {
+        let mut ran = 0;
+        let mut next = NEVER;
+        for (index, qp) in self.qps.iter_mut() {
+            if qp.state != QpState::Rts {
+                continue;
+            }
+            if qp.sq.deadline <= now {
+                self.counters.timeouts += 1;
+                let mut sink =
+                    Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                completion::timed_out(qp, &mut sink);
+                self.counters.completed += sink.completed;
+                ran += 1;
+                if qp.state == QpState::Error {
+                    broken(qp, index, &mut self.flushing, &mut self.active);
+                    continue;
+                }
+            }
+            if qp.sq.not_before > now {
+                next = next.min(qp.sq.not_before);
+            } else if !qp.active && (qp.sq.cursor != qp.sq.tail || qp.sq.head != qp.sq.producer) {
+                qp.active = true;
+                self.active.push_back(index);
+            }
+            next = next.min(qp.sq.deadline);
+        }
+        self.next_timer = next;
+        ran
+    }
+
+    pub(crate) fn wake_error(&mut self, index: u32) {
+        if let Some(qp) = self.qps.at_mut(index) {
+            broken(qp, index, &mut self.flushing, &mut self.active);
+        }
+    }
+}
+
+struct Lists<'a> {
+    active: &'a mut std::collections::VecDeque<u32>,
+    watching: &'a mut Vec<u32>,
+    findings: &'a mut crate::finding::Findings,
+}
+
+/// Puts a QP that has gone to ERROR on the lists that flush it.
+fn broken(
+    qp: &mut Qp,
+    index: u32,
+    flushing: &mut Vec<u32>,
+    active: &mut std::collections::VecDeque<u32>,
+) {
+    if qp.rq.is_some() && !flushing.contains(&index) {
+        flushing.push(index);
+    }
+    if !qp.active {
+        qp.active = true;
+        active.push_back(index);
+    }
+}
+
+/// A register announced `low` for this QP.
+fn ring(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
+    if !matches!(qp.state, QpState::Rts | QpState::Error) {
+        lists.findings.add(Finding::NotReady { qpn: Qpn(qp.qpn) });
+        return;
+    }
+    let Some(record) = &qp.record else {
+        advance(qp, index, low, now, lists);
+        return;
+    };
+    let Some(shown) = record_producer(record) else { return };
+    let mut lists = lists;
+    if shown != qp.sq.producer as u16 {
+        advance(qp, index, shown, now, lists.reborrow());
+    }
+    // Covered if the ring isn't ahead of the record.
+    let behind = u64::from((qp.sq.producer as u16).wrapping_sub(low));
+    if behind > qp.sq.mask + 1 {
+        if qp.sq.watch.is_none() {
+            lists.watching.push(index);
+        }
+        qp.sq.watch = Some(low);
+        qp.sq.watched = 0;
+    }
+}
+
+impl Lists<'_> {
+    fn reborrow(&mut self) -> Lists<'_> {
+        Lists { active: self.active, watching: self.watching, findings: self.findings }
+    }
+}
+
+/// Looks at a record that lags behind its ring. True while it does.
+fn watch(qp: &mut Qp, index: u32, now: Nanos, lists: Lists<'_>) -> bool {
+    let Some(rung) = qp.sq.watch else { return false };
+    let Some(record) = &qp.record else { return false };
+    let Some(shown) = record_producer(record) else { return false };
+    if shown != qp.sq.producer as u16 {
+        let receive = record.load_u32(RECORD_RECEIVE * 4).unwrap_or_default();
+        let _ = receive;
+        advance(qp, index, shown, now, lists);
+    } else {
+        qp.sq.watched = qp.sq.watched.saturating_add(1);
+        if qp.sq.watched == PATIENCE {
+            let receive = record.load_u32(RECORD_RECEIVE * 4).unwrap_or_default();
+            if u32::from_be_bytes(receive) as u16 == rung {
+                let qpn = Qpn(qp.qpn);
+                lists.findings.add(Finding::ReceiveRecordForSend { qpn, producer: rung });
+            }
+        }
+    }
+    let covered = u64::from((qp.sq.producer as u16).wrapping_sub(rung)) <= qp.sq.mask + 1;
+    if covered || !matches!(qp.state, QpState::Rts | QpState::Error) {
+        qp.sq.watch = None;
+    }
+    qp.sq.watch.is_some()
+}
+
+/// Moves a QP's producer forward to `low` (16 bits).
+fn advance(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
+    if !matches!(qp.state, QpState::Rts | QpState::Error) {
+        return;
+    }
+    let sq = &mut qp.sq;
+    let producer = extend(sq.producer, low);
+    let depth = sq.mask + 1;
+    if producer - sq.completed > depth {
+        let finding = Finding::DoorbellTooFar {
+            qpn: Qpn(qp.qpn),
+            completed: sq.completed,
+            producer: low,
+            depth,
+        };
+        lists.findings.add(finding);
+        return;
+    }
+    for block in (sq.producer..producer).take(32) {
+        sq.ring.prefetch(sq.offset(block));
+    }
+    sq.producer = producer;
+    sq.doorbell_at = now;
+    if !qp.active {
+        qp.active = true;
+        lists.active.push_back(index);
+    }
+}

@@ -1,0 +1,72 @@
+//! What travels over a link: a header in the machine's own byte order, then the payload.
+//!
+//! The roles are those of the InfiniBand transport headers (BTH, RETH, AtomicETH, AETH). Every request packet
+//! carries its own address, so that a go-back-N restart in the middle of a message needs no state.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Request and response headers alike.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// Bytes of the whole record, a multiple of 8.
+    pub size: u32,
+    /// Bytes of payload.
+    pub len: u32,
+    /// One of [`op`].
+    pub op: u8,
+    /// Bits of [`flag`].
+    pub flags: u8,
+    /// The sender's NIC id.
+    pub src_nic: u16,
+    /// Destination QP or DCT number.
+    pub dst: u32,
+    /// The sender's QP number.
+    pub src: u32,
+    /// 24-bit packet sequence number. Of an ACK: the last one acknowledged. Of a NAK: the one refused.
+    pub psn: u32,
+    /// Remote address of this packet's first byte; of a SEND, its offset in the message.
+    pub va: u64,
+    /// Remote key. Of a NAK: the code.
+    pub rkey: u32,
+    /// Bytes from this packet's first to the message's last. Of an RNR NAK: the timer's code.
+    pub total: u32,
+    /// Immediate, as the bytes that the WQE had. Of a READ: the response packets. Of an ATOMIC: the control
+    /// segment's first word.
+    pub imm: u32,
+    /// Unused.
+    pub pad: u32,
+}
+
+/// Kinds of packet.
+pub(crate) mod op {
+    pub(crate) const WRITE: u8 = 1;
+    pub(crate) const SEND: u8 = 2;
+    pub(crate) const READ: u8 = 3;
+    pub(crate) const ATOMIC: u8 = 4;
+    pub(crate) const ACK: u8 = 16;
+    pub(crate) const NAK: u8 = 17;
+    pub(crate) const READ_RESPONSE: u8 = 18;
+    pub(crate) const ATOMIC_RESPONSE: u8 = 19;
+}
+
+/// Bits of a header.
+pub(crate) mod flag {
+    pub(crate) const FIRST: u8 = 1;
+    pub(crate) const LAST: u8 = 2;
+    pub(crate) const IMM: u8 = 4;
+    pub(crate) const SOLICITED: u8 = 8;
+    /// Earlier writes are placed before this packet's.
+    pub(crate) const FENCE: u8 = 16;
+}
+
+/// A 24-bit sequence number extended to the wide one nearest to `near`.
+pub(crate) const fn extend(near: u64, psn: u32) -> u64 {
+    let ahead = psn.wrapping_sub(near as u32) << 8;
+    near.wrapping_add((ahead as i32 >> 8) as i64 as u64)
+}
+
+/// The low 24 bits.
+pub(crate) const fn low(psn: u64) -> u32 {
+    psn as u32 & 0xff_ffff
+}

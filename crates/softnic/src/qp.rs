@@ -1,0 +1,353 @@
+//! Queue pairs: what both halves keep, and the state machine.
+
+use wire::wqe::WQEBB;
+
+use crate::check::Cause;
+use crate::config::{Nanos, QpKind, Qpn};
+use crate::dma::DmaBuf;
+use crate::mr::Access;
+
+/// A QP's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Nothing works.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Requests are answered.
+    Rtr,
+    /// Requests are sent.
+    Rts,
+    /// Everything is flushed.
+    Error,
+}
+
+impl std::fmt::Display for QpState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Error => "ERROR",
+        })
+    }
+}
+
+/// A step of the state machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modify {
+    /// From RESET.
+    ToInit {
+        /// What the peer may do.
+        access: Access,
+    },
+    /// From INIT. A DCI takes none of it but must pass through.
+    ToRtr {
+        /// The peer's NIC.
+        dest_nic: u16,
+        /// The peer's QP.
+        dest_qpn: Qpn,
+        /// First sequence number expected (24 bits).
+        rq_psn: u32,
+        /// Reads and atomics accepted at once.
+        max_dest_rd_atomic: u8,
+        /// Code of the wait that RNR NAKs ask for (5 bits).
+        min_rnr_timer: u8,
+    },
+    /// From RTR.
+    ToRts {
+        /// First sequence number sent (24 bits).
+        sq_psn: u32,
+        /// Timeouts and sequence NAKs before giving up (3 bits).
+        retry_cnt: u8,
+        /// RNR NAKs before giving up; 7 never gives up.
+        rnr_retry: u8,
+        /// The wait for an acknowledgement is 4.096 us * 2^timeout; 0 waits for ever.
+        timeout: u8,
+        /// Reads and atomics in flight.
+        max_rd_atomic: u8,
+    },
+    /// From any state but RESET.
+    ToError,
+    /// From any state.
+    ToReset,
+}
+
+/// What `query_qp` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInfo {
+    /// State.
+    pub state: QpState,
+    /// RC or DCI.
+    pub kind: QpKind,
+    /// Next block to be fetched.
+    pub sq_head: u64,
+    /// Blocks posted, as far as the NIC has been told.
+    pub sq_producer: u64,
+    /// First block not yet completed.
+    pub sq_completed: u64,
+    /// Receives consumed.
+    pub rq_head: u64,
+    /// Why it went to ERROR, if a WQE did it.
+    pub error: Option<Cause>,
+}
+
+/// A WQE's bytes, read once.
+pub(crate) type WqeCopy = [u64; 128];
+
+/// Of a WQE that is sent and not yet completed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// First block.
+    pub index: u64,
+    /// Sequence number of its first packet.
+    pub psn: u64,
+    /// Sequence numbers taken; 0 for what never leaves the NIC.
+    pub packets: u32,
+    /// Bytes.
+    pub len: u32,
+    pub opcode: u8,
+    pub blocks: u8,
+    pub kind: SentKind,
+    pub signalled: bool,
+    /// Of a read or atomic: where its WQE is kept.
+    pub slot: u8,
+    /// Of [`SentKind::Failed`].
+    pub syndrome: u8,
+    pub vendor: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SentKind {
+    /// Complete when acknowledged.
+    #[default]
+    Posted,
+    /// Complete when its response has come.
+    Response,
+    /// Never sent: completes with an error when all before it are complete.
+    Failed,
+}
+
+/// Times of a WQE, for the trace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    pub doorbell: Nanos,
+    pub fetched: Nanos,
+}
+
+pub(crate) struct SendQueue {
+    pub ring: DmaBuf,
+    /// Blocks - 1.
+    pub mask: u64,
+    /// Producer where the queue started.
+    pub start: u64,
+    /// Next block to fetch.
+    pub head: u64,
+    /// First block not announced.
+    pub producer: u64,
+    /// First block not completed.
+    pub completed: u64,
+    /// A ring announced this producer (16 bits) and the record hasn't covered it.
+    pub watch: Option<u16>,
+    /// Looks at the record since that ring.
+    pub watched: u32,
+    pub doorbell_at: Nanos,
+
+    /// Window of sent WQEs, by sequence: `una..tail`, sent up to `cursor`.
+    pub sent: Box<[Sent]>,
+    pub times: Box<[Times]>,
+    pub una: u64,
+    pub cursor: u64,
+    pub tail: u64,
+    /// Packets of the WQE at `cursor` that are sent.
+    pub cursor_packets: u32,
+    /// The WQE at `cursor` is in `copy`.
+    pub held: bool,
+    pub copy: Box<WqeCopy>,
+    pub next_psn: u64,
+    /// All sequence numbers below are acknowledged.
+    pub acked: u64,
+    /// WQEs of reads and atomics in flight.
+    pub slots: Box<[WqeCopy]>,
+    pub slots_used: u32,
+    pub max_rd_atomic: u8,
+    /// A WQE failed locally; nothing is sent after it.
+    pub stopped: bool,
+
+    pub retry_cnt: u8,
+    pub retries: u8,
+    pub rnr_retry: u8,
+    pub rnr_retries: u8,
+    pub timeout: Nanos,
+    /// When the acknowledgement is overdue.
+    pub deadline: Nanos,
+    /// Not before this time (RNR wait).
+    pub not_before: Nanos,
+}
+
+pub(crate) const NEVER: Nanos = Nanos::MAX;
+
+impl SendQueue {
+    #[inline]
+    pub(crate) fn sent_mut(&mut self, sequence: u64) -> &mut Sent {
+        let mask = self.sent.len() - 1;
+        &mut self.sent[sequence as usize & mask]
+    }
+    #[inline]
+    pub(crate) fn sent_at(&self, sequence: u64) -> Sent {
+        self.sent[sequence as usize & (self.sent.len() - 1)]
+    }
+    #[inline]
+    pub(crate) fn offset(&self, block: u64) -> usize {
+        (block & self.mask) as usize * WQEBB
+    }
+    pub(crate) fn reset(&mut self) {
+        self.head = self.start;
+        self.producer = self.start;
+        self.completed = self.start;
+        self.watch = None;
+        self.una = 0;
+        self.cursor = 0;
+        self.tail = 0;
+        self.cursor_packets = 0;
+        self.held = false;
+        self.slots_used = 0;
+        self.stopped = false;
+        self.deadline = NEVER;
+        self.not_before = 0;
+    }
+}
+
+pub(crate) struct ReceiveQueue {
+    pub ring: DmaBuf,
+    pub record: DmaBuf,
+    pub log_wqes: u32,
+    pub log_stride: u32,
+    pub head: u64,
+    pub producer: u64,
+}
+
+/// A response that is owed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Owed {
+    pub psn: u64,
+    pub va: u64,
+    pub rkey: u32,
+    /// Bytes left of a read; the operand's size of an atomic.
+    pub len: u32,
+    /// Old value of an atomic.
+    pub value: u64,
+    pub is_atomic: bool,
+    pub first: bool,
+}
+
+/// An atomic that was executed, kept in case its response gets lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Replay {
+    pub psn: u64,
+    pub value: u64,
+    pub len: u32,
+    pub valid: bool,
+}
+
+/// A connection's responder: of an RC QP, or of one initiator at a DC target.
+pub(crate) struct Responder {
+    pub src_nic: u16,
+    pub src_qpn: u32,
+    /// Next sequence number expected.
+    pub expected: u64,
+    /// An ACK is due.
+    pub ack_due: bool,
+    /// A NAK is due: code.
+    pub nak: Option<Nak>,
+    /// A sequence NAK was sent and the gap isn't closed.
+    pub gap_told: bool,
+    /// In the NIC's list of those that owe something.
+    pub queued: bool,
+    /// Responses owed, in order: `owed_head..owed_tail`.
+    pub owed: Box<[Owed]>,
+    pub owed_head: u64,
+    pub owed_tail: u64,
+    pub replays: Box<[Replay]>,
+    pub replay_next: usize,
+    pub max_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    /// When the newest request was executed.
+    pub executed_at: Nanos,
+    /// The message being received.
+    pub receiving: Option<Receiving>,
+    pub receive_wqe: [u64; 64],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receiving {
+    /// Index of the receive WQE.
+    pub index: u64,
+    /// Bytes in the message so far.
+    pub bytes: u32,
+    /// Bytes that the receive WQE's segments hold.
+    pub capacity: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nak {
+    Sequence,
+    Rnr,
+    Fatal(Cause),
+    /// No such connection any more (DC).
+    Unknown,
+}
+
+impl Responder {
+    pub(crate) fn new(
+        src_nic: u16,
+        src_qpn: u32,
+        expected: u64,
+        max_rd_atomic: u8,
+        min_rnr_timer: u8,
+    ) -> Self {
+        let size = usize::from(max_rd_atomic.max(1)).next_power_of_two();
+        Self {
+            src_nic,
+            src_qpn,
+            expected,
+            ack_due: false,
+            nak: None,
+            gap_told: false,
+            queued: false,
+            owed: vec![Owed::default(); size].into(),
+            owed_head: 0,
+            owed_tail: 0,
+            replays: vec![Replay::default(); size].into(),
+            replay_next: 0,
+            max_rd_atomic,
+            min_rnr_timer,
+            executed_at: 0,
+            receiving: None,
+            receive_wqe: [0; 64],
+        }
+    }
+}
+
+pub(crate) struct Qp {
+    pub qpn: u32,
+    pub kind: QpKind,
+    pub state: QpState,
+    pub pd: u32,
+    pub uar: u32,
+    pub send_cq: u32,
+    pub recv_cq: u32,
+    pub record: Option<DmaBuf>,
+    pub access: Access,
+    pub remote_nic: u16,
+    pub remote_qpn: u32,
+    /// Index of the link to `remote_nic`.
+    pub link: usize,
+    pub sq: SendQueue,
+    pub rq: Option<ReceiveQueue>,
+    pub responder: Responder,
+    /// In the NIC's list of QPs with work.
+    pub active: bool,
+    pub error: Option<Cause>,
+}

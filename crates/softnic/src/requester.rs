@@ -1,0 +1,554 @@
+//! The requester: fetches WQEs, checks them, and sends their packets.
+
+use wire::doorbell::RECORD_SEND;
+use wire::wqe::{CtrlFlags, INLINE, Opcode, SEGMENT, blocks};
+use zerocopy::IntoBytes;
+
+use crate::check::{Cause, Check};
+use crate::link::LinkEnd;
+use crate::mr::{Access, Regions};
+use crate::packet::{Header, flag, low, op};
+use crate::qp::{NEVER, Qp, Sent, SentKind, WqeCopy};
+
+/// A WQE as the requester understood it.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub what: What,
+    pub len: u32,
+    /// Segment at which the data list starts, and segments in the WQE.
+    pub data: u8,
+    pub ds: u8,
+    pub raddr: u64,
+    pub rkey: u32,
+    /// Native order of the bytes in the WQE.
+    pub imm: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Nop,
+    Write { imm: bool },
+    Send { imm: bool },
+    Read,
+    Atomic { segments: u8 },
+}
+
+#[inline]
+fn word(wqe: &WqeCopy, byte: usize) -> u32 {
+    let wide = wqe[byte / 8 & 127].to_ne_bytes();
+    let half = if byte & 4 == 0 {
+        [wide[0], wide[1], wide[2], wide[3]]
+    } else {
+        [wide[4], wide[5], wide[6], wide[7]]
+    };
+    u32::from_be_bytes(half)
+}
+
+#[inline]
+fn wide(wqe: &WqeCopy, byte: usize) -> u64 {
+    u64::from_be(wqe[byte / 8 & 127])
+}
+
+/// Limits that a WQE is held to.
+pub(crate) struct Limits {
+    pub pd: u32,
+    pub qpn: u32,
+    pub max_message: u32,
+    pub reads: bool,
+}
+
+/// Checks a WQE, its keys included.
+#[inline]
+pub(crate) fn parse(wqe: &WqeCopy, limits: &Limits, mrs: &Regions) -> Result<Request, Cause> {
+    let qpn_ds = word(wqe, 4);
+    let ds = qpn_ds as u8 & wire::wqe::DS_MAX;
+    if ds == 0 {
+        return Err(Check::DsZero.into());
+    }
+    if qpn_ds >> 8 != limits.qpn {
+        return Err(Check::QpnMismatch.into());
+    }
+    let first = word(wqe, 0);
+    let opcode = Opcode::from_byte(first as u8).ok_or(Check::Opcode)?;
+    let (what, data, access) = match opcode {
+        Opcode::Nop => (What::Nop, ds, Access::empty()),
+        Opcode::RdmaWrite => (What::Write { imm: false }, 2, Access::empty()),
+        Opcode::RdmaWriteImm => (What::Write { imm: true }, 2, Access::empty()),
+        Opcode::Send => (What::Send { imm: false }, 1, Access::empty()),
+        Opcode::SendImm => (What::Send { imm: true }, 1, Access::empty()),
+        Opcode::RdmaRead => (What::Read, 2, Access::LOCAL_WRITE),
+        Opcode::AtomicCs | Opcode::AtomicFa => {
+            (What::Atomic { segments: 1 }, 3, Access::LOCAL_WRITE)
+        }
+        Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa => {
+            let segments = match (opcode, (first >> 24) as u8) {
+                (Opcode::AtomicMaskedCs, wire::wqe::OPMOD_EXTENDED_8) => 2,
+                (_, wire::wqe::OPMOD_EXTENDED_4 | wire::wqe::OPMOD_EXTENDED_8) => 1,
+                _ => return Err(Check::AtomicMode.into()),
+            };
+            (What::Atomic { segments }, 2 + segments, Access::LOCAL_WRITE)
+        }
+        _ => return Err(Check::Opcode.into()),
+    };
+    if ds < data {
+        return Err(Check::DsForOpcode.into());
+    }
+    let mut request = Request { what, len: 0, data, ds, raddr: 0, rkey: 0, imm: 0 };
+    if matches!(what, What::Nop) {
+        return Ok(request);
+    }
+    request.imm = wqe[1].to_ne_bytes().last_chunk::<4>().map_or(0, |b| u32::from_ne_bytes(*b));
+    if !matches!(what, What::Send { .. }) {
+        request.raddr = wide(wqe, 16);
+        request.rkey = word(wqe, 24);
+    }
+    let read_back = !access.is_empty();
+    let mut total = 0u64;
+    let mut segment = data;
+    while segment < ds {
+        let at = usize::from(segment) * SEGMENT;
+        let count = word(wqe, at);
+        if count & INLINE != 0 {
+            if read_back {
+                return Err(Check::DsForOpcode.into());
+            }
+            let len = count & !INLINE;
+            if len as usize > usize::from(ds - segment) * SEGMENT - 4 {
+                return Err(Check::InlineLength.into());
+            }
+            total += u64::from(len);
+            segment += wire::wqe::inline_segments(len) as u8;
+        } else {
+            if count != 0 {
+                mrs.local(
+                    limits.pd,
+                    word(wqe, at + 4),
+                    wide(wqe, at + 8),
+                    u64::from(count),
+                    access,
+                )?;
+            }
+            total += u64::from(count);
+            segment += 1;
+        }
+    }
+    if total > u64::from(limits.max_message) {
+        return Err(Check::MessageLength.into());
+    }
+    request.len = total as u32;
+    if let What::Atomic { .. } = what {
+        if request.len != atomic_size(first) {
+            return Err(Check::AtomicResult.into());
+        }
+    }
+    if read_back && !limits.reads {
+        return Err(Check::ReadLimit.into());
+    }
+    Ok(request)
+}
+
+/// Bytes in an atomic's operand, from the control segment's first word.
+pub(crate) fn atomic_size(first: u32) -> u32 {
+    match Opcode::from_byte(first as u8) {
+        Some(Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa)
+            if (first >> 24) as u8 == wire::wqe::OPMOD_EXTENDED_4 =>
+        {
+            4
+        }
+        _ => 8,
+    }
+}
+
+/// Copies `out.len()` bytes at `offset` of a WQE's data list. Keys are checked again: a region may be gone.
+#[inline]
+pub(crate) fn gather(
+    wqe: &WqeCopy,
+    request: &Request,
+    pd: u32,
+    mrs: &Regions,
+    mut offset: u64,
+    mut out: &mut [u8],
+) -> Result<(), Cause> {
+    let mut segment = request.data;
+    while segment < request.ds && !out.is_empty() {
+        let at = usize::from(segment) * SEGMENT;
+        let count = word(wqe, at);
+        let len = u64::from(count & !INLINE);
+        let inline = count & INLINE != 0;
+        segment += if inline { wire::wqe::inline_segments(len as u32) as u8 } else { 1 };
+        if offset >= len {
+            offset -= len;
+            continue;
+        }
+        let take = (len - offset).min(out.len() as u64) as usize;
+        let Some((now, rest)) = std::mem::take(&mut out).split_at_mut_checked(take) else { break };
+        if inline {
+            let bytes = wqe.as_bytes();
+            let from = at + 4 + offset as usize;
+            let source = bytes.get(from..from + take).ok_or(Cause::from(Check::InlineLength))?;
+            now.copy_from_slice(source);
+        } else {
+            let (memory, start) =
+                mrs.local(pd, word(wqe, at + 4), wide(wqe, at + 8), len, Access::empty())?;
+            memory
+                .read(start + offset as usize, now)
+                .map_err(|_| Cause::from(Check::LocalBounds))?;
+        }
+        out = rest;
+        offset = 0;
+    }
+    Ok(())
+}
+
+/// Copies a response's bytes to `offset` of the WQE's data list.
+pub(crate) fn scatter(
+    wqe: &WqeCopy,
+    data: u8,
+    pd: u32,
+    mrs: &Regions,
+    mut offset: u64,
+    mut bytes: &[u8],
+) -> Result<(), Cause> {
+    let ds = word(wqe, 4) as u8 & wire::wqe::DS_MAX;
+    let mut segment = data;
+    while segment < ds && !bytes.is_empty() {
+        let at = usize::from(segment) * SEGMENT;
+        let len = u64::from(word(wqe, at) & !INLINE);
+        segment += 1;
+        if offset >= len {
+            offset -= len;
+            continue;
+        }
+        let take = (len - offset).min(bytes.len() as u64) as usize;
+        let (now, rest) = bytes.split_at(take);
+        let (memory, start) =
+            mrs.local(pd, word(wqe, at + 4), wide(wqe, at + 8), len, Access::LOCAL_WRITE)?;
+        memory.write(start + offset as usize, now).map_err(|_| Cause::from(Check::LocalBounds))?;
+        bytes = rest;
+        offset = 0;
+    }
+    Ok(())
+}
+
+/// Segment at which the data list of a read's or an atomic's WQE starts.
+pub(crate) fn result_segment(wqe: &WqeCopy) -> u8 {
+    let first = word(wqe, 0);
+    match Opcode::from_byte(first as u8) {
+        Some(Opcode::AtomicCs | Opcode::AtomicFa) => 3,
+        Some(Opcode::AtomicMaskedCs) if (first >> 24) as u8 == wire::wqe::OPMOD_EXTENDED_8 => 4,
+        Some(Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa) => 3,
+        _ => 2,
+    }
+}
+
+pub(crate) struct Context<'a> {
+    pub nic: u16,
+    pub mtu: u32,
+    pub max_message: u32,
+    pub mrs: &'a Regions,
+    pub now: u64,
+}
+
+/// What `transmit` stopped at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The budget is used up: more may be done at once.
+    Budget,
+    /// Nothing to do until something is posted, acknowledged or due.
+    Idle,
+    /// The lane is full.
+    Lane,
+}
+
+/// Sends what may be sent of a QP's queue, at most `budget` packets.
+pub(crate) fn transmit(
+    qp: &mut Qp,
+    link: &mut LinkEnd,
+    cx: &Context<'_>,
+    budget: &mut u32,
+    work: &mut u32,
+) -> Stop {
+    if qp.sq.not_before > cx.now {
+        return Stop::Idle;
+    }
+    let limits = Limits {
+        pd: qp.pd,
+        qpn: qp.qpn,
+        max_message: cx.max_message,
+        reads: qp.sq.max_rd_atomic > 0,
+    };
+    let mut copy: WqeCopy = [0; 128];
+    loop {
+        if *budget == 0 {
+            return Stop::Budget;
+        }
+        let sq = &mut qp.sq;
+        let is_new = sq.cursor == sq.tail;
+        if is_new && (sq.stopped || sq.head == sq.producer) {
+            return Stop::Idle;
+        }
+        if is_new && sq.tail - sq.una == sq.sent.len() as u64 {
+            return Stop::Idle;
+        }
+        let index = if is_new { sq.head } else { sq.sent_at(sq.cursor).index };
+        if !is_new && sq.sent_at(sq.cursor).packets == 0 {
+            sq.cursor += 1;
+            continue;
+        }
+        let wqe: &WqeCopy = if sq.held {
+            &sq.copy
+        } else {
+            if fetch(sq, index, &mut copy).is_none() {
+                let cause = Check::QueueMemory.into();
+                fail_new(qp, index, 0, 1, cause);
+                return Stop::Idle;
+            }
+            &copy
+        };
+        let ds = word(wqe, 4) as u8 & wire::wqe::DS_MAX;
+        let opcode = word(wqe, 0) as u8;
+        let flags = CtrlFlags(word(wqe, 8) as u8);
+        let parsed = parse(wqe, &limits, cx.mrs);
+        let request = match parsed {
+            Ok(request) => request,
+            Err(cause) => {
+                if is_new {
+                    fail_new(qp, index, opcode, blocks(ds).max(1) as u8, cause);
+                    *work += 1;
+                    return Stop::Idle;
+                }
+                // It was sound when it was first sent: the client changed it, or its region, in flight.
+                let sequence = sq.cursor;
+                fail_sent(qp, sequence, cause);
+                return Stop::Idle;
+            }
+        };
+        if is_new {
+            let reads = matches!(request.what, What::Read | What::Atomic { .. });
+            let in_flight = sq.slots_used.count_ones();
+            if flags.0 & CtrlFlags::FENCE_MASK >= CtrlFlags::FENCE.0 && in_flight > 0
+                || reads && in_flight >= u32::from(sq.max_rd_atomic)
+            {
+                return Stop::Idle;
+            }
+            let packets = match request.what {
+                What::Nop => 0,
+                What::Atomic { .. } => 1,
+                _ => request.len.div_ceil(cx.mtu).max(1),
+            };
+            if sq.next_psn + u64::from(packets) - sq.acked > 1 << 23 {
+                return Stop::Idle;
+            }
+            let mut slot = 0;
+            if reads {
+                slot = sq.slots_used.trailing_ones();
+                sq.slots_used |= 1 << slot;
+                let from = if sq.held { &sq.copy } else { &copy };
+                sq.slots[slot as usize] = *from;
+            }
+            let entry = Sent {
+                index,
+                psn: sq.next_psn,
+                packets,
+                len: request.len,
+                opcode,
+                blocks: blocks(ds) as u8,
+                kind: if reads { SentKind::Response } else { SentKind::Posted },
+                signalled: flags.has(CtrlFlags::CQ_UPDATE),
+                slot: slot as u8,
+                syndrome: 0,
+                vendor: 0,
+            };
+            let tail = sq.tail;
+            *sq.sent_mut(tail) = entry;
+            if !sq.times.is_empty() {
+                let mask = sq.times.len() - 1;
+                sq.times[tail as usize & mask] =
+                    crate::qp::Times { doorbell: sq.doorbell_at, fetched: cx.now };
+            }
+            sq.tail += 1;
+            sq.head += u64::from(blocks(ds));
+            sq.next_psn += u64::from(packets);
+            sq.cursor_packets = 0;
+            *work += 1;
+            if packets == 0 {
+                sq.cursor += 1;
+                *budget -= 1;
+                continue;
+            }
+        }
+        let entry = sq.sent_at(sq.cursor);
+        let wqe: &WqeCopy = if sq.held { &sq.copy } else { &copy };
+        let mut stop = None;
+        while sq.cursor_packets < entry.packets {
+            if *budget == 0 {
+                stop = Some(Stop::Budget);
+                break;
+            }
+            let nth = sq.cursor_packets;
+            let offset = u64::from(nth) * u64::from(cx.mtu);
+            let left = (u64::from(entry.len) - offset.min(u64::from(entry.len))) as u32;
+            let mut header = Header {
+                src_nic: cx.nic,
+                dst: qp.remote_qpn,
+                src: qp.qpn,
+                psn: low(entry.psn + u64::from(nth)),
+                va: request.raddr.wrapping_add(offset),
+                rkey: request.rkey,
+                total: left,
+                ..Header::default()
+            };
+            if nth == 0 {
+                header.flags |= flag::FIRST;
+            }
+            if nth + 1 == entry.packets {
+                header.flags |= flag::LAST;
+            }
+            if flags.has(CtrlFlags::FENCE) && nth == 0 {
+                header.flags |= flag::FENCE;
+            }
+            if flags.has(CtrlFlags::SOLICITED) {
+                header.flags |= flag::SOLICITED;
+            }
+            let mut len = left.min(cx.mtu) as usize;
+            match request.what {
+                What::Nop => break,
+                What::Write { imm } => {
+                    header.op = op::WRITE;
+                    if imm {
+                        header.flags |= flag::IMM;
+                        header.imm = request.imm;
+                    }
+                }
+                What::Send { imm } => {
+                    header.op = op::SEND;
+                    header.va = offset;
+                    if imm {
+                        header.flags |= flag::IMM;
+                        header.imm = request.imm;
+                    }
+                }
+                What::Read => {
+                    header.op = op::READ;
+                    header.flags |= flag::FIRST | flag::LAST;
+                    header.imm = entry.packets - nth;
+                    len = 0;
+                }
+                What::Atomic { segments } => {
+                    header.op = op::ATOMIC;
+                    header.imm = word(wqe, 0);
+                    len = usize::from(segments) * SEGMENT;
+                }
+            }
+            let mark = link.tx_requests.mark();
+            let Some(payload) = link.tx_requests.push(header, len) else {
+                stop = Some(Stop::Lane);
+                break;
+            };
+            let copied = match request.what {
+                What::Atomic { .. } => {
+                    let from = 2 * SEGMENT;
+                    match wqe.as_bytes().get(from..from + len) {
+                        Some(operands) => {
+                            payload.copy_from_slice(operands);
+                            Ok(())
+                        }
+                        None => Err(Check::DsForOpcode.into()),
+                    }
+                }
+                _ => gather(wqe, &request, qp.pd, cx.mrs, offset, payload),
+            };
+            if let Err(cause) = copied {
+                // A region went away, or copied memory changed its size, since `parse`.
+                link.tx_requests.rollback(mark);
+                let sequence = sq.cursor;
+                fail_sent(qp, sequence, cause);
+                return Stop::Idle;
+            }
+            *budget -= 1;
+            sq.cursor_packets =
+                if matches!(request.what, What::Read) { entry.packets } else { nth + 1 };
+            if sq.deadline == NEVER && sq.timeout != NEVER {
+                sq.deadline = cx.now.saturating_add(sq.timeout);
+            }
+        }
+        if let Some(stop) = stop {
+            if !sq.held {
+                *sq.copy = copy;
+                sq.held = true;
+            }
+            return stop;
+        }
+        sq.held = false;
+        sq.cursor += 1;
+        sq.cursor_packets = 0;
+    }
+}
+
+/// Reads a WQE: one block, and the others if its `ds` says that there are some.
+#[inline]
+fn fetch(sq: &crate::qp::SendQueue, index: u64, copy: &mut WqeCopy) -> Option<()> {
+    let first = sq.ring.read_block(sq.offset(index)).ok()?;
+    copy[..8].copy_from_slice(&first);
+    let ds = word(copy, 4) as u8 & wire::wqe::DS_MAX;
+    for block in 1..u64::from(blocks(ds)) {
+        let bytes = sq.ring.read_block(sq.offset(index + block)).ok()?;
+        copy[block as usize * 8..][..8].copy_from_slice(&bytes);
+    }
+    Some(())
+}
+
+/// A WQE fails before anything of it is sent: its error waits for the completions before it.
+fn fail_new(qp: &mut Qp, index: u64, opcode: u8, blocks: u8, cause: Cause) {
+    let sq = &mut qp.sq;
+    let entry = Sent {
+        index,
+        psn: sq.next_psn,
+        opcode,
+        blocks,
+        kind: SentKind::Failed,
+        syndrome: cause.syndrome as u8,
+        vendor: cause.vendor,
+        ..Sent::default()
+    };
+    let tail = sq.tail;
+    *sq.sent_mut(tail) = entry;
+    sq.tail += 1;
+    sq.cursor = sq.tail;
+    sq.head += u64::from(blocks);
+    sq.held = false;
+    sq.stopped = true;
+}
+
+/// A WQE in flight fails: nothing of it, or after it, is sent any more.
+pub(crate) fn fail_sent(qp: &mut Qp, sequence: u64, cause: Cause) {
+    let sq = &mut qp.sq;
+    let entry = sq.sent_mut(sequence);
+    entry.kind = SentKind::Failed;
+    entry.syndrome = cause.syndrome as u8;
+    entry.vendor = cause.vendor;
+    // What was sent after it is flushed when it completes: fetching starts again behind it.
+    sq.head = entry.index + u64::from(entry.blocks.max(1));
+    sq.tail = sequence + 1;
+    sq.cursor = sq.tail;
+    sq.held = false;
+    sq.stopped = true;
+}
+
+/// Sends again from the oldest packet that isn't acknowledged.
+pub(crate) fn go_back(qp: &mut Qp) {
+    let sq = &mut qp.sq;
+    sq.cursor = sq.una;
+    sq.held = false;
+    sq.cursor_packets = 0;
+    if sq.una < sq.tail {
+        let entry = sq.sent_at(sq.una);
+        sq.cursor_packets = sq.acked.saturating_sub(entry.psn).min(u64::from(entry.packets)) as u32;
+    }
+}
+
+/// The send producer that the doorbell record holds (16 bits), acquired.
+#[inline]
+pub(crate) fn record_producer(record: &crate::dma::DmaBuf) -> Option<u16> {
+    record.load_u32(RECORD_SEND * 4).ok().map(|bytes| u32::from_be_bytes(bytes) as u16)
+}

@@ -1,0 +1,527 @@
+//! The responder: checks and executes requests, and owes acknowledgements and responses.
+
+use wire::cqe::{Cqe, CqeOpcode};
+use wire::doorbell::RECORD_RECEIVE;
+use wire::wqe::SEGMENT;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::atomic::Operation;
+use crate::check::{Cause, Check};
+use crate::config::Nanos;
+use crate::cq::Cq;
+use crate::dma::DmaBuf;
+use crate::link::LinkEnd;
+use crate::mr::{Access, Regions};
+use crate::packet::{Header, extend, flag, low, op};
+use crate::qp::{Nak, Owed, ReceiveQueue, Receiving, Replay, Responder};
+use crate::table::Table;
+
+/// Data segment key that ends a receive WQE's list (`MLX5_INVALID_LKEY`).
+pub(crate) const LIST_END: u32 = 0x100;
+
+/// What a request is executed for: an RC QP or a DC target.
+pub(crate) struct Target<'a> {
+    pub number: u32,
+    pub pd: u32,
+    pub access: Access,
+    pub rq: Option<&'a mut ReceiveQueue>,
+    pub cq: u32,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Executed, or seen before; something is owed.
+    Done,
+    /// Out of sequence, or not wanted now; a NAK may be owed.
+    Refused,
+    /// The connection is broken: the local cause.
+    Broken(Cause),
+}
+
+/// Where a write's bytes go.
+pub(crate) trait Placement {
+    /// Places, or keeps to place later, `bytes`.
+    fn place(&mut self, memory: &DmaBuf, offset: usize, bytes: &[u8], fenced: bool);
+    /// Everything kept of this connection is placed now.
+    fn settle(&mut self);
+}
+
+/// Places at once.
+pub(crate) struct Direct;
+
+impl Placement for Direct {
+    #[inline]
+    fn place(&mut self, memory: &DmaBuf, offset: usize, bytes: &[u8], _: bool) {
+        // Bounds were checked against the region, which is no longer than its memory.
+        let _ = memory.write(offset, bytes);
+    }
+    #[inline]
+    fn settle(&mut self) {}
+}
+
+/// Executes one request packet.
+#[inline]
+pub(crate) fn execute(
+    r: &mut Responder,
+    target: Target<'_>,
+    header: &Header,
+    payload: &[u8],
+    mrs: &Regions,
+    cqs: &mut Table<Cq>,
+    placement: &mut impl Placement,
+    now: Nanos,
+) -> Outcome {
+    let psn = extend(r.expected, header.psn);
+    if psn != r.expected {
+        if psn > r.expected {
+            if !r.gap_told && r.nak.is_none() {
+                r.gap_told = true;
+                r.nak = Some(Nak::Sequence);
+            }
+            return Outcome::Refused;
+        }
+        return repeat(r, psn, header);
+    }
+    let result = match header.op {
+        op::WRITE => write(r, target, header, payload, mrs, cqs, placement),
+        op::SEND => {
+            placement.settle();
+            send(r, target, header, payload, mrs, cqs)
+        }
+        op::READ => {
+            placement.settle();
+            read(r, &target, header, mrs, psn)
+        }
+        op::ATOMIC => {
+            placement.settle();
+            atomic(r, &target, header, payload, mrs, psn)
+        }
+        _ => Err(Refusal::Fatal(Check::BadRequest.into(), Check::BadRequest.into())),
+    };
+    match result {
+        Ok(packets) => {
+            r.expected += u64::from(packets);
+            r.gap_told = false;
+            r.ack_due = true;
+            r.executed_at = now;
+            Outcome::Done
+        }
+        Err(Refusal::NotReady) => {
+            r.gap_told = true;
+            r.nak = Some(Nak::Rnr);
+            Outcome::Refused
+        }
+        Err(Refusal::Fatal(remote, local)) => {
+            r.nak = Some(Nak::Fatal(remote));
+            Outcome::Broken(local)
+        }
+    }
+}
+
+enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// What the requester is told, and what the responder's side says.
+    Fatal(Cause, Cause),
+}
+
+impl From<Check> for Refusal {
+    fn from(check: Check) -> Self {
+        Self::Fatal(check.into(), check.into())
+    }
+}
+
+/// A request that was executed before: its acknowledgement or response was lost.
+fn repeat(r: &mut Responder, psn: u64, header: &Header) -> Outcome {
+    let room = r.owed_tail - r.owed_head < r.owed.len() as u64;
+    match header.op {
+        op::READ if room => push_owed(
+            r,
+            Owed {
+                psn,
+                va: header.va,
+                rkey: header.rkey,
+                len: header.total,
+                first: true,
+                ..Owed::default()
+            },
+        ),
+        op::ATOMIC if room => {
+            if let Some(replay) = r.replays.iter().find(|x| x.valid && x.psn == psn).copied() {
+                push_owed(
+                    r,
+                    Owed {
+                        psn,
+                        len: replay.len,
+                        value: replay.value,
+                        is_atomic: true,
+                        ..Owed::default()
+                    },
+                );
+            }
+        }
+        op::READ | op::ATOMIC => {}
+        _ => r.ack_due = true,
+    }
+    Outcome::Done
+}
+
+fn push_owed(r: &mut Responder, owed: Owed) {
+    let mask = r.owed.len() - 1;
+    r.owed[r.owed_tail as usize & mask] = owed;
+    r.owed_tail += 1;
+}
+
+#[inline]
+fn permit(target: &Target<'_>, access: Access) -> Result<(), Check> {
+    if target.access.contains(access) { Ok(()) } else { Err(Check::QpPermission) }
+}
+
+#[inline]
+fn write(
+    r: &mut Responder,
+    target: Target<'_>,
+    header: &Header,
+    payload: &[u8],
+    mrs: &Regions,
+    cqs: &mut Table<Cq>,
+    placement: &mut impl Placement,
+) -> Result<u32, Refusal> {
+    permit(&target, Access::REMOTE_WRITE)?;
+    let imm = header.flags & (flag::IMM | flag::LAST) == flag::IMM | flag::LAST;
+    let mut target = target;
+    let mut receive = None;
+    if imm {
+        let rq = target.rq.as_deref_mut().ok_or(Refusal::NotReady)?;
+        receive = Some(take(rq, &mut r.receive_wqe)?);
+    }
+    if header.total > 0 {
+        // The whole rest of the message is checked, so that nothing is placed of one that ends out of bounds.
+        let (memory, offset) = mrs.remote(
+            target.pd,
+            header.rkey,
+            header.va,
+            u64::from(header.total),
+            Access::REMOTE_WRITE,
+        )?;
+        placement.place(memory, offset, payload, header.flags & flag::FENCE != 0);
+    }
+    r.receiving = match (header.flags & flag::FIRST != 0, r.receiving) {
+        (false, Some(now)) => Some(Receiving { bytes: now.bytes + header.len, ..now }),
+        _ => Some(Receiving { index: 0, bytes: header.len, capacity: 0 }),
+    };
+    if let Some((index, _)) = receive {
+        placement.settle();
+        let bytes = r.receiving.map_or(0, |now| now.bytes);
+        let cqe = Cqe::responder(
+            CqeOpcode::ResponderWriteImm,
+            target.number,
+            index as u16,
+            bytes,
+            u32::from_be_bytes(header.imm.to_ne_bytes()),
+        );
+        complete(cqs, target.cq, cqe, header)?;
+    }
+    if header.flags & flag::LAST != 0 {
+        r.receiving = None;
+    }
+    Ok(1)
+}
+
+fn complete(cqs: &mut Table<Cq>, cq: u32, cqe: Cqe, _header: &Header) -> Result<(), Refusal> {
+    let pushed = cqs.at_mut(cq).map(|cq| cq.push(cqe));
+    if matches!(pushed, Some(Ok(()))) {
+        Ok(())
+    } else {
+        Err(Refusal::Fatal(Check::RemoteReceive.into(), Check::CqOverrun.into()))
+    }
+}
+
+/// The segments of a receive WQE: byte count, key, address.
+fn segments(rq_wqe: &[u64; 64], stride: usize) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
+    rq_wqe
+        .as_bytes()
+        .chunks_exact(SEGMENT)
+        .take(stride / SEGMENT)
+        .filter_map(|bytes| wire::wqe::Data::read_from_bytes(bytes).ok())
+        .map(|data| (data.byte_count.get(), data.lkey.get(), data.addr.get()))
+        .take_while(|&(_, lkey, _)| lkey != LIST_END)
+}
+
+/// Takes the next posted receive: its index, and the bytes it holds.
+fn take(rq: &mut ReceiveQueue, wqe: &mut [u64; 64]) -> Result<(u64, u64), Refusal> {
+    if !rq.refresh() {
+        return Err(Refusal::NotReady);
+    }
+    let index = rq.head;
+    let stride = 1usize << rq.log_stride;
+    let slot = (index & ((1 << rq.log_wqes) - 1)) as usize;
+    let into = wqe.as_mut_bytes().get_mut(..stride).ok_or(Check::BadRequest)?;
+    rq.ring.read(slot * stride, into).map_err(|_| Check::RemoteReceive)?;
+    rq.head += 1;
+    Ok((index, segments(wqe, stride).map(|(len, _, _)| u64::from(len)).sum()))
+}
+
+impl ReceiveQueue {
+    /// Whether a receive is posted, as far as the record says.
+    pub(crate) fn refresh(&mut self) -> bool {
+        if self.head == self.producer {
+            let record = self.record.load_u32(RECORD_RECEIVE * 4).unwrap_or_default();
+            let ahead = (u32::from_be_bytes(record) as u16).wrapping_sub(self.producer as u16);
+            if u64::from(ahead) <= 1 << self.log_wqes {
+                self.producer += u64::from(ahead);
+            }
+        }
+        self.head != self.producer
+    }
+}
+
+fn send(
+    r: &mut Responder,
+    target: Target<'_>,
+    header: &Header,
+    payload: &[u8],
+    mrs: &Regions,
+    cqs: &mut Table<Cq>,
+) -> Result<u32, Refusal> {
+    let rq = target.rq.ok_or(Refusal::NotReady)?;
+    let mut receiving = match r.receiving {
+        Some(now) if header.flags & flag::FIRST == 0 => now,
+        _ => {
+            let (index, capacity) = take(rq, &mut r.receive_wqe)?;
+            Receiving { index, bytes: 0, capacity }
+        }
+    };
+    let fail = |cqs: &mut Table<Cq>, local: Check, remote: Check| {
+        let cqe = Cqe::error(
+            CqeOpcode::ResponderError,
+            local.syndrome(),
+            local as u8,
+            0,
+            target.number,
+            receiving.index as u16,
+        );
+        let _ = cqs.at_mut(target.cq).map(|cq| cq.push(cqe));
+        Refusal::Fatal(remote.into(), local.into())
+    };
+    if u64::from(receiving.bytes) + u64::from(header.total) > receiving.capacity {
+        return Err(fail(cqs, Check::ReceiveTooSmall, Check::RemoteTooSmall));
+    }
+    let stride = 1usize << rq.log_stride;
+    let mut skip = u64::from(receiving.bytes);
+    let mut rest = payload;
+    for (len, lkey, addr) in segments(&r.receive_wqe, stride) {
+        let len = u64::from(len);
+        if rest.is_empty() {
+            break;
+        }
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        let (now, later) = rest.split_at(rest.len().min((len - skip) as usize));
+        let placed = mrs
+            .local(target.pd, lkey, addr, len, Access::LOCAL_WRITE)
+            .ok()
+            .and_then(|(memory, at)| memory.write(at + skip as usize, now).ok());
+        if placed.is_none() {
+            return Err(fail(cqs, Check::ReceiveAccess, Check::RemoteReceive));
+        }
+        rest = later;
+        skip = 0;
+    }
+    receiving.bytes += header.len;
+    r.receiving = Some(receiving);
+    if header.flags & flag::LAST != 0 {
+        r.receiving = None;
+        let kind = if header.flags & flag::IMM != 0 {
+            CqeOpcode::ResponderSendImm
+        } else {
+            CqeOpcode::ResponderSend
+        };
+        let imm = u32::from_be_bytes(header.imm.to_ne_bytes());
+        let cqe = Cqe::responder(kind, target.number, receiving.index as u16, receiving.bytes, imm);
+        complete(cqs, target.cq, cqe, header)?;
+    }
+    Ok(1)
+}
+
+fn owe(r: &mut Responder, owed: Owed) -> Result<(), Refusal> {
+    let in_flight = r.owed_tail - r.owed_head;
+    if in_flight >= u64::from(r.max_rd_atomic) {
+        return Err(Check::TooManyReads.into());
+    }
+    push_owed(r, owed);
+    Ok(())
+}
+
+fn read(
+    r: &mut Responder,
+    target: &Target<'_>,
+    header: &Header,
+    mrs: &Regions,
+    psn: u64,
+) -> Result<u32, Refusal> {
+    permit(target, Access::REMOTE_READ)?;
+    if header.total > 0 {
+        let len = u64::from(header.total);
+        mrs.remote(target.pd, header.rkey, header.va, len, Access::REMOTE_READ)?;
+    }
+    let owed = Owed {
+        psn,
+        va: header.va,
+        rkey: header.rkey,
+        len: header.total,
+        first: true,
+        ..Owed::default()
+    };
+    owe(r, owed)?;
+    // Each response packet takes a sequence number.
+    Ok(header.imm.max(1))
+}
+
+fn atomic(
+    r: &mut Responder,
+    target: &Target<'_>,
+    header: &Header,
+    payload: &[u8],
+    mrs: &Regions,
+    psn: u64,
+) -> Result<u32, Refusal> {
+    permit(target, Access::REMOTE_ATOMIC)?;
+    let operation = Operation::decode(header.imm, payload).ok_or(Check::BadRequest)?;
+    let size = u64::from(operation.size);
+    if header.va % size != 0 {
+        return Err(Check::AtomicAlignment.into());
+    }
+    let (memory, at) =
+        mrs.remote(target.pd, header.rkey, header.va, size, Access::REMOTE_ATOMIC)?;
+    if r.owed_tail - r.owed_head >= u64::from(r.max_rd_atomic) {
+        return Err(Check::TooManyReads.into());
+    }
+    let value = if operation.size == 8 {
+        memory.modify_u64(at, |old| operation.apply(old)).map_err(|_| Check::RemoteBounds)?
+    } else {
+        let change = |old: u32| operation.apply(u64::from(old)).map(|new| new as u32);
+        u64::from(memory.modify_u32(at, change).map_err(|_| Check::RemoteBounds)?)
+    };
+    let replay = Replay { psn, value, len: operation.size, valid: true };
+    let slot = r.replay_next;
+    r.replays[slot] = replay;
+    r.replay_next = (slot + 1) % r.replays.len();
+    owe(r, Owed { psn, len: operation.size, value, is_atomic: true, ..Owed::default() })?;
+    Ok(1)
+}
+
+/// Sends what a connection owes, as far as the lane has room. True when nothing is owed any more.
+#[inline]
+pub(crate) fn respond(
+    r: &mut Responder,
+    number: u32,
+    pd: u32,
+    nic: u16,
+    mtu: u32,
+    mrs: &Regions,
+    link: &mut LinkEnd,
+    budget: &mut u32,
+) -> bool {
+    let base = Header { src_nic: nic, dst: r.src_qpn, src: number, ..Header::default() };
+    while r.owed_head != r.owed_tail {
+        if *budget == 0 {
+            return false;
+        }
+        let at = r.owed_head as usize & (r.owed.len() - 1);
+        let owed = r.owed[at];
+        let mut header = Header { psn: low(owed.psn), va: r.executed_at, ..base };
+        if owed.is_atomic {
+            header.op = op::ATOMIC_RESPONSE;
+            let Some(payload) = link.tx_responses.push(header, owed.len as usize) else {
+                return false;
+            };
+            let value = owed.value.to_ne_bytes();
+            let small = (owed.value as u32).to_ne_bytes();
+            let bytes: &[u8] = if owed.len == 8 { &value } else { &small };
+            payload.copy_from_slice(bytes);
+            r.owed_head += 1;
+        } else {
+            header.op = op::READ_RESPONSE;
+            let now = owed.len.min(mtu);
+            let source = if now == 0 {
+                None
+            } else {
+                match mrs.remote(pd, owed.rkey, owed.va, u64::from(now), Access::REMOTE_READ) {
+                    Ok(source) => Some(source),
+                    Err(check) => {
+                        // The region went away between the request and this packet.
+                        r.owed_head = r.owed_tail;
+                        r.nak = Some(Nak::Fatal(check.into()));
+                        r.expected = owed.psn;
+                        break;
+                    }
+                }
+            };
+            let Some(payload) = link.tx_responses.push(header, now as usize) else {
+                return false;
+            };
+            if let Some((memory, offset)) = source {
+                let _ = memory.read(offset, payload);
+            }
+            let left = owed.len - now;
+            if left == 0 {
+                r.owed_head += 1;
+            } else {
+                r.owed[at] = Owed {
+                    psn: owed.psn + 1,
+                    va: owed.va + u64::from(now),
+                    len: left,
+                    first: false,
+                    ..owed
+                };
+            }
+        }
+        *budget -= 1;
+    }
+    if r.ack_due && r.nak.is_none() {
+        let header =
+            Header { op: op::ACK, psn: low(r.expected.wrapping_sub(1)), va: r.executed_at, ..base };
+        if link.tx_responses.push(header, 0).is_none() {
+            return false;
+        }
+    }
+    r.ack_due = false;
+    if let Some(nak) = r.nak {
+        let (code, timer) = match nak {
+            Nak::Sequence => (nak_code::SEQUENCE, 0),
+            Nak::Rnr => (nak_code::RNR, r.min_rnr_timer),
+            Nak::Unknown => (nak_code::UNKNOWN, 0),
+            Nak::Fatal(cause) => (
+                nak_code::FATAL | u32::from(cause.vendor) << 8 | u32::from(cause.syndrome as u8),
+                0,
+            ),
+        };
+        let header = Header {
+            op: op::NAK,
+            psn: low(r.expected),
+            va: r.executed_at,
+            rkey: code,
+            total: u32::from(timer),
+            ..base
+        };
+        if link.tx_responses.push(header, 0).is_none() {
+            return false;
+        }
+        r.nak = None;
+    }
+    true
+}
+
+/// What a NAK says, in its header's key.
+pub(crate) mod nak_code {
+    pub(crate) const SEQUENCE: u32 = 1 << 16;
+    pub(crate) const RNR: u32 = 2 << 16;
+    pub(crate) const UNKNOWN: u32 = 3 << 16;
+    /// With the vendor byte in bits 8 to 15 and the syndrome in bits 0 to 7.
+    pub(crate) const FATAL: u32 = 4 << 16;
+    pub(crate) const MASK: u32 = 0xff << 16;
+}

@@ -1,0 +1,72 @@
+//! Fixed-capacity tables whose handles carry a tag, so that a stale handle never matches.
+
+pub(crate) struct Table<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+struct Slot<T> {
+    tag: u8,
+    value: Option<T>,
+}
+
+impl<T> Table<T> {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self {
+            slots: (0..capacity).map(|_| Slot { tag: 0, value: None }).collect(),
+            free: (0..capacity).rev().collect(),
+        }
+    }
+
+    /// Puts the value that `make` gives for its index and tag (1 to 255) into a free slot.
+    pub(crate) fn insert<R>(&mut self, make: impl FnOnce(u32, u8) -> (T, R)) -> Option<R> {
+        let index = self.free.pop()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.tag = slot.tag.checked_add(1).unwrap_or(1);
+        let (value, result) = make(index, slot.tag);
+        slot.value = Some(value);
+        Some(result)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32, tag: u8) -> Option<T> {
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.tag != tag {
+            return None;
+        }
+        let value = slot.value.take()?;
+        self.free.push(index);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32, tag: u8) -> Option<&T> {
+        let slot = self.slots.get(index as usize)?;
+        if slot.tag == tag { slot.value.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32, tag: u8) -> Option<&mut T> {
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.tag == tag { slot.value.as_mut() } else { None }
+    }
+
+    /// By index alone: for references from inside the NIC, which never outlive what they refer to.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.value.as_ref()
+    }
+
+    /// As [`at`](Self::at).
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.value.as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().enumerate().filter_map(|(i, s)| Some((i as u32, s.value.as_ref()?)))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(i, s)| Some((i as u32, s.value.as_mut()?)))
+    }
+}
