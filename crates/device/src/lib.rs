@@ -1,1 +1,11 @@
-//! device
+//! The device code of mini-gda and mini-proxy, and what compiles and launches it.
+//!
+//! The code itself is CUDA C++ headers (`include/gic/*.hpp`) that a user's kernel can include alone. This
+//! crate builds them for the host with the C++ compiler ([`host`]) and for GPUs with NVRTC ([`nvrtc`]): one
+//! source, two compilers. Queue set-up, registration and connection stay out: they belong to the transports.
+
+pub mod choice;
+pub mod host;
+pub mod nvrtc;
+pub mod source;
+pub mod view;

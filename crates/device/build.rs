@@ -1,0 +1,22 @@
+//! Builds the host build of the device code.
+
+fn main() {
+    let kernels = ["latency", "rate", "round_trip", "support"];
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .std("c++17")
+        .flag("-Wall")
+        .flag("-Wextra")
+        .flag("-Werror")
+        // The code's speed is what is measured, also when the rest is built for debugging.
+        .opt_level(2)
+        .include("include")
+        .include("host");
+    for kernel in kernels {
+        build.file(format!("host/{kernel}.cpp"));
+    }
+    build.compile("gic_host");
+    println!("cargo:rerun-if-changed=include");
+    println!("cargo:rerun-if-changed=host");
+}

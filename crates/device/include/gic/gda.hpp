@@ -1,0 +1,483 @@
+// mini-gda: a thread builds the WQE, updates the doorbell record, rings the doorbell and polls the CQE itself.
+//
+//   using Put = gic::Choice<gic::Order::gpu_release, gic::Sharing::exclusive>;
+//   gic::Endpoint<Put> endpoint(qp);
+//   gic::Posted p = endpoint.put({remote, rkey}, {local, lkey}, bytes);
+//   gic::Outcome o = endpoint.wait(p.ticket);   // done, or error with QPN, index and syndrome
+//   endpoint.save();
+//
+// Every choice is a template parameter: the code of a chosen put has no branch for the others.
+#pragma once
+
+#include "gic/gda_types.hpp"
+#include "gic/lanes.hpp"
+
+namespace gic {
+
+template <Order O, Sharing S, CqKind K = CqKind::collapsed, CqLoad L = CqLoad::acquire,
+          Ringing R = Ringing::each, Signalling G = Signalling::every, u32 MaxBlocks = 1,
+          Transport T = Transport::rc, bool Checked = false>
+struct Choice {
+    static constexpr Order order = O;
+    static constexpr Sharing sharing = S;
+    static constexpr CqKind cq_kind = K;
+    static constexpr CqLoad cq_load = L;
+    static constexpr Ringing ringing = R;
+    static constexpr Signalling signalling = G;
+    // The largest WQE that will be posted, in blocks. A CQE names a WQE's first block only, so up to
+    // MaxBlocks - 1 completed blocks may not be known to be free.
+    static constexpr u32 max_blocks = MaxBlocks;
+    static constexpr Transport transport = T;
+    static constexpr bool checked = Checked;
+    static constexpr bool shared = S != Sharing::exclusive;
+};
+
+// What a caller says of one post.
+struct How {
+    bool ring = true;     // Ringing::deferred only
+    bool signal = true;   // Signalling::on_request only
+    bool fence = false;   // wait at the NIC for earlier reads and atomics
+    const AddressVector* av = nullptr;  // Transport::dc only
+};
+
+template <class C>
+class Endpoint {
+  public:
+    GIC_FN explicit Endpoint(const Qp& qp) : qp_(qp) {
+        if constexpr (!C::shared) {
+            const QpState& s = *qp.state;
+            own_ = {s.reserved, s.rung, s.consumed, s.cq_next, s.last_ticket, s.last_signalled, {s.failure}};
+        }
+    }
+
+    // Writes an exclusive queue's indices back, for the next endpoint on it.
+    GIC_FN void save() {
+        if constexpr (!C::shared) {
+            QpState& s = *qp_.state;
+            s.reserved = own_.head;
+            s.ready = own_.head;
+            s.rung = own_.rung;
+            s.consumed = own_.consumed;
+            s.cq_next = own_.cq_next;
+            s.last_ticket = own_.last_ticket;
+            s.last_signalled = own_.last_signalled;
+            s.failure = own_.failure.bits;
+        }
+    }
+
+    // Largest reservation that can ever be served, in blocks.
+    GIC_FN u32 limit() const {
+        u32 depth = qp_.sq.blocks();
+        return C::signalling == Signalling::every ? depth - (C::max_blocks - 1)
+                                                  : depth / 2 - (C::max_blocks - 1);
+    }
+
+    // ---- operations ---------------------------------------------------------------------------------------
+
+    GIC_FN Posted put(Remote remote, Local local, u32 bytes, How how = {}) {
+        if (bytes == 0 || bytes > kMaxMessage) return refused(Why::bad_length);
+        return post(blocks_of(kHead + 2), how, [&](u64 index, u32 flags) {
+            u32 ds = head(Opcode::rdma_write, index, kHead + 2, flags, how);
+            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+            qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
+        });
+    }
+
+    // The NIC finds the payload in the WQE and doesn't read it from memory.
+    GIC_FN Posted put_inline(Remote remote, const u8* from, u32 bytes, How how = {}) {
+        u32 total = kHead + 1 + inline_segments(bytes);
+        if (bytes == 0) return refused(Why::bad_length);
+        if (blocks_of(total) > C::max_blocks) return refused(Why::inline_too_long);
+        return post(blocks_of(total), how, [&](u64 index, u32 flags) {
+            u32 ds = head(Opcode::rdma_write, index, total, flags, how);
+            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+            store_inline(qp_.sq, index, ds + 1, from, bytes);
+        });
+    }
+
+    GIC_FN Posted put_value(Remote remote, u64 value, How how = {}) {
+        return post(blocks_of(kHead + 2), how, [&](u64 index, u32 flags) {
+            u32 ds = head(Opcode::rdma_write, index, kHead + 2, flags, how);
+            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+            store_inline8(qp_.sq, index, ds + 1, value);
+        });
+    }
+
+    GIC_FN Posted get(Local local, Remote remote, u32 bytes, How how = {}) {
+        if (bytes == 0 || bytes > kMaxMessage) return refused(Why::bad_length);
+        return post(blocks_of(kHead + 2), how, [&](u64 index, u32 flags) {
+            u32 ds = head(Opcode::rdma_read, index, kHead + 2, flags, how);
+            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+            qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
+        });
+    }
+
+    // The value before is left, 8 bytes, at `result`.
+    GIC_FN Posted fetch_add(Remote remote, u64 add, Local result, How how = {}) {
+        if ((remote.address & 7) != 0) return refused(Why::unaligned_atomic);
+        return atomic(Opcode::atomic_fa, remote, atomic_segment(add, 0), result, 8, 0, how);
+    }
+    GIC_FN Posted compare_swap(Remote remote, u64 compare, u64 swap, Local result, How how = {}) {
+        if ((remote.address & 7) != 0) return refused(Why::unaligned_atomic);
+        return atomic(Opcode::atomic_cs, remote, atomic_segment(swap, compare), result, 8, 0, how);
+    }
+    // Extended atomic on 4 bytes.
+    GIC_FN Posted fetch_add32(Remote remote, u32 add, Local result, How how = {}) {
+        if ((remote.address & 3) != 0) return refused(Why::unaligned_atomic);
+        return atomic(Opcode::atomic_masked_fa, remote, fetch_add32_segment(add, 0), result, 4,
+                      kOpmodExtended4, how);
+    }
+
+    // A put, and behind it in the same queue a fetch-and-add that tells the target: RC places a write before
+    // a later atomic of its queue pair. One reservation, one doorbell, one CQE.
+    GIC_FN Posted put_signal(Remote remote, Local local, u32 bytes, Remote signal, u64 add, Local result,
+                             How how = {}) {
+        if (bytes == 0 || bytes > kMaxMessage) return refused(Why::bad_length);
+        if ((signal.address & 7) != 0) return refused(Why::unaligned_atomic);
+        constexpr u32 first = blocks_of(kHead + 2);
+        constexpr u32 second = blocks_of(kHead + 3);
+        Posted p = post(first + second, how, [&](u64 index, u32 flags) {
+            u32 ds = head(Opcode::rdma_write, index, kHead + 2, how.fence ? kFence : 0, how);
+            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+            qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
+            atomic_wqe(Opcode::atomic_fa, index + first, signal, atomic_segment(add, 0), result, 8, 0,
+                       flags & ~kFence, how);
+        }, first);
+        return p;
+    }
+
+    // Completes when all that was posted before has.
+    GIC_FN Posted nop(How how = {}) {
+        return post(1, how, [&](u64 index, u32 flags) {
+            qp_.sq.store(index, 0, control_segment(Opcode::nop, index, qp_.qpn, 1, flags));
+        });
+    }
+
+    // One put a lane, all of one reservation, one publication and (at most) one doorbell.
+    // `what(lane)` gives the lane's Remote, Local and bytes; lengths are the caller's to check.
+    // The warp's first active lane holds the queue's indices: waiting, `flush` and `save` are its to call.
+    template <class What>
+    GIC_FN Posted put_warp(const Warp& warp, What what, How how = {}) {
+        constexpr u32 each = blocks_of(kHead + 2);
+        u32 blocks = each * warp.count();
+        u64 base = 0;
+        Failure f{warp.elect([&] { return reserve(blocks, &base).bits; })};
+        if (!f.ok()) return {0, f};
+        base = warp.elect([&] { return base; });
+        u64 last = base + blocks - each;
+        warp.each([&](u32 lane, u32 rank) {
+            u64 index = base + static_cast<u64>(rank) * each;
+            auto op = what(lane);
+            bool asks = C::signalling == Signalling::every ? index == last
+                                                           : index == last && wants_cqe(how, base, blocks);
+            u32 ds = head(Opcode::rdma_write, index, kHead + 2, asks ? kCqUpdate : 0, how);
+            qp_.sq.store(index, ds, remote_segment(op.remote.address, op.remote.rkey));
+            qp_.sq.store(index, ds + 1, data_segment(op.local.address, op.bytes, op.local.lkey));
+        });
+        warp.sync();
+        f.bits = warp.elect([&] {
+            return publish(base, blocks, last + 1, wants_cqe(how, base, blocks), how).bits;
+        });
+        return {last + 1, f};
+    }
+
+    // Rings for everything posted and not yet rung for. Exclusive queues; shared ones ring in `quiet`.
+    GIC_FN void flush() {
+        static_assert(!C::shared, "a shared queue's doorbell belongs to the turn");
+        if (own_.rung != own_.head) ring(own_.head);
+    }
+
+    // ---- completion ---------------------------------------------------------------------------------------
+
+    // Looks once.
+    GIC_FN Outcome poll(u64 ticket) {
+        if (consumed() >= ticket) return {Status::done, {}};
+        // On a shared queue somebody behind the caller may still ring for him.
+        if constexpr (C::checked && !C::shared) {
+            if (rung() < ticket) return {Status::error, fail(Failure::of(Why::never_rung, qp_.qpn, index16(ticket)))};
+        }
+        look();
+        if (consumed() >= ticket) return {Status::done, {}};
+        Failure f = failure();
+        return {f.ok() ? Status::pending : Status::error, f};
+    }
+
+    // Waits until done or error; the deadline is an error.
+    GIC_COLD Outcome wait(u64 ticket) {
+        Wait time(qp_.deadline);
+        for (;;) {
+            Outcome o = poll(ticket);
+            if (o.status != Status::pending) return o;
+            if (time.expired()) {
+                return {Status::error, fail(Failure::of(late(), qp_.qpn, index16(ticket)))};
+            }
+        }
+    }
+
+    // Waits for all that was posted to this queue before, by anybody, and rings for it where that is left.
+    GIC_COLD Outcome quiet() {
+        if constexpr (!C::shared) {
+            if (own_.last_ticket == 0) return {Status::done, {}};
+            if (own_.last_signalled != own_.last_ticket) {
+                Posted p = nop();
+                if (!p.failure.ok()) return {Status::error, p.failure};
+            } else {
+                flush();
+            }
+            return wait(own_.last_signalled);
+        } else if constexpr (C::signalling == Signalling::every && C::max_blocks == 1 &&
+                             C::ringing != Ringing::deferred) {
+            // What others have reserved they will publish; the last of them rings.
+            return wait(mem::load_acquire<Scope::gpu>(&qp_.state->reserved));
+        } else {
+            // Which block the last WQE began at, and whether it asked for a CQE, only its poster knows.
+            Posted p = nop();
+            if (!p.failure.ok()) return {Status::error, p.failure};
+            return wait(p.ticket);
+        }
+    }
+
+    GIC_FN u64 consumed() const {
+        if constexpr (C::shared) return mem::load_acquire<Scope::gpu>(&qp_.state->consumed);
+        else return own_.consumed;
+    }
+    GIC_FN Failure failure() const {
+        if constexpr (C::shared) return {mem::load_relaxed<Scope::gpu>(&qp_.state->failure)};
+        else return own_.failure;
+    }
+
+    // Reserves and publishes `blocks` blocks around `fill(index, flags)`, which writes them. `last` is the
+    // distance from the first block to the last WQE's, whose ticket is returned.
+    template <class Fill>
+    GIC_FN Posted post(u32 blocks, const How& how, Fill fill, u32 last = 0) {
+        u64 base = 0;
+        Failure f = reserve(blocks, &base);
+        if (!f.ok()) return {0, f};
+        bool asks = wants_cqe(how, base, blocks);
+        fill(base, (asks ? kCqUpdate : 0) | (how.fence ? kFence : 0));
+        f = publish(base, blocks, base + last + 1, asks, how);
+        return {base + last + 1, f};
+    }
+
+  private:
+    // Segments before the operation's own: control, and for DC the address vector.
+    static constexpr u32 kHead = C::transport == Transport::dc ? 4 : 1;
+    static_assert(C::max_blocks >= blocks_of(kHead + 2), "a DC put takes two blocks");
+
+    struct Own {
+        u64 head, rung, consumed, cq_next, last_ticket, last_signalled;
+        Failure failure;
+    };
+
+    GIC_FN static u32 index16(u64 ticket) { return static_cast<u32>(ticket - 1) & 0xffff; }
+    GIC_FN Posted refused(Why why) const { return {0, Failure::of(why, qp_.qpn)}; }
+
+    GIC_FN u32 head(Opcode op, u64 index, u32 ds, u32 flags, const How& how) const {
+        qp_.sq.store(index, 0, control_segment(op, index, qp_.qpn, ds, flags));
+        if constexpr (C::transport == Transport::dc) {
+            for (u32 i = 0; i < 3; i++) qp_.sq.store(index, 1 + i, how.av->segments[i]);
+        }
+        return kHead;
+    }
+
+    GIC_FN Posted atomic(Opcode op, Remote remote, Segment operand, Local result, u32 bytes, u32 opmod,
+                         const How& how) {
+        return post(blocks_of(kHead + 3), how, [&](u64 index, u32 flags) {
+            atomic_wqe(op, index, remote, operand, result, bytes, opmod, flags, how);
+        });
+    }
+    GIC_FN void atomic_wqe(Opcode op, u64 index, Remote remote, Segment operand, Local result, u32 bytes,
+                           u32 opmod, u32 flags, const How& how) const {
+        qp_.sq.store(index, 0, control_segment(op, index, qp_.qpn, kHead + 3, flags, 0, opmod));
+        if constexpr (C::transport == Transport::dc) {
+            for (u32 i = 0; i < 3; i++) qp_.sq.store(index, 1 + i, how.av->segments[i]);
+        }
+        qp_.sq.store(index, kHead, remote_segment(remote.address, remote.rkey));
+        qp_.sq.store(index, kHead + 1, operand);
+        qp_.sq.store(index, kHead + 2, data_segment(result.address, bytes, result.lkey));
+    }
+
+    // A queue whose callers choose still gets one CQE in each half, or its space would never come back.
+    GIC_FN bool wants_cqe(const How& how, u64 base, u32 blocks) const {
+        if constexpr (C::signalling == Signalling::every) {
+            return true;
+        } else {
+            u32 half = qp_.sq.log_blocks - 1;
+            return how.signal || (base >> half) != ((base + blocks) >> half);
+        }
+    }
+
+    GIC_FN u64 rung() const {
+        if constexpr (C::shared) return mem::load_relaxed<Scope::gpu>(&qp_.state->rung);
+        else return own_.rung;
+    }
+
+    // Keeps the first failure and returns it.
+    GIC_COLD Failure fail(Failure f) {
+        if constexpr (C::shared) {
+            u64 was = mem::compare_and_swap<Scope::gpu>(&qp_.state->failure, u64{0}, f.bits);
+            return was ? Failure{was} : f;
+        } else {
+            if (own_.failure.ok()) own_.failure = f;
+            return own_.failure;
+        }
+    }
+
+    GIC_FN Failure reserve(u32 blocks, u64* base) {
+        if (blocks > limit()) return Failure::of(Why::too_large, qp_.qpn);
+        if constexpr (C::shared) {
+            *base = mem::fetch_add<Scope::gpu>(&qp_.state->reserved, static_cast<u64>(blocks));
+        } else {
+            *base = own_.head;
+        }
+        if (*base + blocks - consumed() <= qp_.sq.blocks()) return {};
+        return wait_for_space(*base, blocks);
+    }
+
+    GIC_COLD Failure wait_for_space(u64 base, u32 blocks) {
+        Wait time(qp_.deadline);
+        for (;;) {
+            // Blocks that nobody has rung for never complete. Those before ours are ours to ring for once
+            // the turn has come to us: who left them unrung did so because we were behind him.
+            if constexpr (!C::shared) {
+                if constexpr (C::ringing != Ringing::each) flush();
+            } else if constexpr (C::ringing != Ringing::each) {
+                if (mem::load_acquire<Scope::gpu>(&qp_.state->ready) == base && rung() != base) ring(base);
+            }
+            look();
+            if (base + blocks - consumed() <= qp_.sq.blocks()) return {};
+            Failure f = failure();
+            if (!f.ok()) return f;
+            if (time.expired()) return fail(Failure::of(Why::deadline_space, qp_.qpn, static_cast<u32>(base)));
+        }
+    }
+
+    // slot before turn. Blocks become ready in the order in which they were reserved. Whoever finds `ready` at
+    // his base holds the turn, and the record and the doorbell with it: no lock, no record that goes back.
+    // His acquire of the turn and the next one's carry every earlier slot's stores along, so that a doorbell
+    // covers slots that others wrote.
+    GIC_FN Failure publish(u64 base, u32 blocks, u64 ticket, bool asks, const How& how) {
+        u64 next = base + blocks;
+        if constexpr (C::shared) {
+            QpState* s = qp_.state;
+            Wait time(qp_.deadline);
+            while (mem::load_acquire<Scope::gpu>(&s->ready) != base) {
+                Failure f = failure();
+                if (!f.ok()) return f;
+                if (time.expired())
+                    return fail(Failure::of(Why::deadline_turn, qp_.qpn, static_cast<u32>(base)));
+            }
+            bool now = true;
+            if constexpr (C::ringing == Ringing::deferred) now = how.ring;
+            if constexpr (C::ringing == Ringing::threshold) {
+                // Who reserved behind us will publish, and look at this again.
+                now = mem::load_relaxed<Scope::gpu>(&s->reserved) == next || (base / 32) != (next / 32);
+            }
+            if (now) ring(next);
+            mem::store_release<Scope::gpu>(&s->ready, next);
+        } else {
+            own_.head = next;
+            own_.last_ticket = ticket;
+            if (asks) own_.last_signalled = ticket;
+            if (C::ringing == Ringing::each || (C::ringing == Ringing::deferred && how.ring) ||
+                C::ringing == Ringing::threshold)
+                ring(next);
+        }
+        return {};
+    }
+
+    GIC_FN void ring(u64 producer) {
+        // Before the doorbell: a completion is believed only up to here.
+        if constexpr (C::shared) mem::store_relaxed<Scope::gpu>(&qp_.state->rung, producer);
+        else own_.rung = producer;
+        Ordering<C::order>::write_record(qp_.record, record_value(producer));
+        Ordering<C::order>::ring(qp_.doorbell, doorbell_value(producer, qp_.qpn));
+    }
+
+    // Takes in what the CQ says.
+    GIC_COLD void look() {
+        if constexpr (C::cq_kind == CqKind::collapsed) {
+            u64 tail = load_completion<C::cq_load>(reinterpret_cast<const u64*>(qp_.cq + 56));
+            if ((tail >> 60) != 15) take(qp_.cq, tail);
+        } else if constexpr (C::shared) {
+            QpState* s = qp_.state;
+            if (mem::load_relaxed<Scope::gpu>(&s->cq_lock) != 0 ||
+                mem::compare_and_swap<Scope::gpu>(&s->cq_lock, 0u, 1u) != 0)
+                return;
+            u64 next = mem::load_relaxed<Scope::gpu>(&s->cq_next);
+            next = look_ring(next);
+            mem::store_relaxed<Scope::gpu>(&s->cq_next, next);
+            mem::store_release<Scope::gpu>(&s->cq_lock, 0u);
+        } else {
+            own_.cq_next = look_ring(own_.cq_next);
+        }
+    }
+
+    GIC_COLD u64 look_ring(u64 next) {
+        u64 first = next;
+        u32 mask = (1u << qp_.log_cq) - 1;
+        for (;;) {
+            const u8* entry = qp_.cq + static_cast<u64>(static_cast<u32>(next) & mask) * 64;
+            u64 tail = load_completion<C::cq_load>(reinterpret_cast<const u64*>(entry + 56));
+            if ((tail >> 60) == 15 || ((tail >> 56) & 1) != ((next >> qp_.log_cq) & 1)) break;
+            take(entry, tail);
+            next += 1;
+            if (next - first > mask) break;
+        }
+        // The NIC may write entries before this index again: they have been read.
+        if (next != first)
+            mem::store_relaxed<Scope::system>(qp_.cq_record, be32(static_cast<u32>(next) & 0xffffff));
+        return next;
+    }
+
+    // One CQE, given its last 8 bytes: opcode and QPN, counter, signature, op_own.
+    GIC_COLD void take(const u8* entry, u64 tail) {
+        u32 kind = static_cast<u32>(tail >> 60);
+        u32 counter = (static_cast<u32>(tail >> 24) & 0xff00) | (static_cast<u32>(tail >> 40) & 0xff);
+        u64 seen = consumed();
+        u64 next = rebuild_index(seen, rung(), counter);
+        if (kind == 0) {
+            advance(seen, next);
+            return;
+        }
+        if (kind != 13 && kind != 14) {
+            fail(Failure::of(Why::bad_cqe, qp_.qpn, counter, 0, kind));
+            return;
+        }
+        u64 syndromes = mem::load_relaxed<Scope::system>(reinterpret_cast<const u64*>(entry + 48));
+        u32 syndrome = static_cast<u32>(syndromes >> 56);
+        // Completions are in order: all before the one that failed succeeded. Of a flushed one nothing
+        // follows, since a collapsed CQ may have lost the first error.
+        if (syndrome != 5 && next != seen) advance(seen, next - 1);
+        fail(Failure::of(Why::completion, be32(static_cast<u32>(tail)) & 0xffffff, counter, syndrome,
+                         static_cast<u32>(syndromes >> 48) & 0xff));
+    }
+
+    GIC_FN void advance(u64 seen, u64 next) {
+        if (next == seen) return;
+        if constexpr (C::shared) mem::fetch_max<Scope::gpu>(&qp_.state->consumed, next);
+        else own_.consumed = next;
+    }
+
+    // A completion didn't come: in checked mode, is it that the CQ is of the other kind?
+    GIC_COLD Why late() const {
+        if constexpr (C::checked && C::cq_kind == CqKind::ring) {
+            u64 first = mem::load_relaxed<Scope::system>(reinterpret_cast<const u64*>(qp_.cq + 56));
+            u64 next = C::shared ? mem::load_relaxed<Scope::gpu>(&qp_.state->cq_next) : own_.cq_next;
+            u32 counter = (static_cast<u32>(first >> 24) & 0xff00) | (static_cast<u32>(first >> 40) & 0xff);
+            // Entry 0 has moved past what this ring has taken from it.
+            if (next > 0 && (first >> 60) == 0 && rebuild_index(consumed(), rung(), counter) != consumed())
+                return Why::cq_is_collapsed;
+        }
+        if constexpr (C::checked && C::cq_kind == CqKind::collapsed) {
+            u64 second = mem::load_relaxed<Scope::system>(reinterpret_cast<const u64*>(qp_.cq + 64 + 56));
+            if (qp_.log_cq > 0 && (second >> 60) != 15) return Why::cq_is_ring;
+        }
+        return Why::deadline_completion;
+    }
+
+    const Qp& qp_;
+    Own own_ = {};
+};
+
+}  // namespace gic

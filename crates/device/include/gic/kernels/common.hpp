@@ -1,0 +1,46 @@
+// What the experiments' kernels share: payloads that can be checked, and how a thread reports.
+#pragma once
+
+#include "gic/gda.hpp"
+
+namespace gic {
+namespace kernels {
+
+// A payload's marks: `value` in its first 8 bytes and again in its last whole 8 (4 and 1 bytes where it is
+// shorter). These are its producer's stores, made outside of every timed region.
+GIC_FN void write_payload(u64 address, u32 bytes, u64 value) {
+    u8* at = reinterpret_cast<u8*>(address);
+    if (bytes >= 8) {
+        mem::store_relaxed<Scope::system>(reinterpret_cast<u64*>(at), value);
+        if (bytes >= 16)
+            mem::store_relaxed<Scope::system>(reinterpret_cast<u64*>(at + (bytes / 8 - 1) * 8), value);
+    } else if (bytes >= 4) {
+        mem::store_relaxed<Scope::system>(reinterpret_cast<u32*>(at), static_cast<u32>(value));
+    } else {
+        for (u32 i = 0; i < bytes; i++) at[i] = static_cast<u8>(value >> (8 * i));
+    }
+}
+
+// Threads of a kernel. A host thread is one of them by itself; on a GPU a thread, or a warp where lanes
+// work together.
+GIC_FN u32 gpu_thread() {
+#if GIC_ON_GPU
+    return blockIdx.x * blockDim.x + threadIdx.x;
+#else
+    return 0;
+#endif
+}
+
+// A clock that all threads of a launch share, in ticks of its own.
+GIC_FN u64 shared_clock() {
+#if GIC_ON_GPU
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+#else
+    return clock_ticks();
+#endif
+}
+
+}  // namespace kernels
+}  // namespace gic

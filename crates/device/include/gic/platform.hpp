@@ -1,0 +1,119 @@
+// What differs between the three compilers that read these headers (NVRTC, nvcc, g++), and nothing else:
+// integer names, the function qualifier, byte order, the clock, and what a waiting thread does.
+// No host library may be included from here or from any other header of this folder.
+#pragma once
+
+#if defined(__CUDA_ARCH__)
+#define GIC_ON_GPU 1
+#else
+#define GIC_ON_GPU 0
+#endif
+
+// GIC_FN: on the path of every operation. GIC_COLD: waits and failures; kept out of line on the host, where
+// every combination of choices is built ahead.
+#if defined(__CUDACC__)
+#define GIC_FN __device__ __forceinline__
+#define GIC_COLD __device__
+#else
+#define GIC_FN inline __attribute__((always_inline))
+#define GIC_COLD __attribute__((noinline))
+#endif
+
+namespace gic {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+static_assert(sizeof(u32) == 4 && sizeof(u64) == 8, "the wire's integers have fixed widths");
+
+#if !GIC_ON_GPU && !defined(__CUDACC__)
+// Called by a waiting host thread: steps a NIC that nobody else drives, or gives the core away.
+// One for each thread, set by the launcher; null where spinning is right.
+struct HostWait {
+    void (*wait)(void* context, u32 spins);
+    void* context;
+};
+extern __thread HostWait host_wait;
+#if defined(GIC_MODEL)
+extern "C" void gic_model_yield();
+extern "C" u64 gic_model_clock();
+#endif
+#endif
+
+// To and from the wire's byte order.
+GIC_FN constexpr u32 be32(u32 x) {
+    return (x << 24) | ((x & 0xff00u) << 8) | ((x >> 8) & 0xff00u) | (x >> 24);
+}
+GIC_FN constexpr u64 be64(u64 x) {
+    return (static_cast<u64>(be32(static_cast<u32>(x))) << 32) | be32(static_cast<u32>(x >> 32));
+}
+
+// A counter that ticks at a fixed rate while a kernel runs. Its frequency is measured by the launcher.
+GIC_FN u64 clock_ticks() {
+#if GIC_ON_GPU
+    u64 t;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t)::"memory");
+    return t;
+#elif defined(__CUDACC__)
+    return 0;
+#elif defined(GIC_MODEL)
+    return gic_model_clock();
+#elif defined(__x86_64__)
+    // rdtscp waits for the instructions before it, as a reading at the end of a timed region must.
+    u32 aux;
+    u64 t = __builtin_ia32_rdtscp(&aux);
+    asm volatile("" ::: "memory");
+    return t;
+#elif defined(__aarch64__)
+    u64 t;
+    asm volatile("isb; mrs %0, cntvct_el0" : "=r"(t)::"memory");
+    return t;
+#else
+#error "no clock for this host"
+#endif
+}
+
+// One turn of a wait loop. A GPU thread spins; a host thread pauses, and now and then lets others run.
+GIC_FN void relax(u32 spins) {
+#if GIC_ON_GPU || defined(__CUDACC__)
+    (void)spins;
+#elif defined(GIC_MODEL)
+    (void)spins;
+    gic_model_yield();
+#else
+    if (host_wait.wait) {
+        host_wait.wait(host_wait.context, spins);
+        return;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    asm volatile("yield");
+#endif
+#endif
+}
+
+// A wait that ends. The clock is read on every 64th turn only, so that polling stays as fast as it can be.
+class Wait {
+  public:
+    GIC_FN explicit Wait(u64 deadline_ticks) : limit_(deadline_ticks) {}
+
+    // False while there is time left; call once a turn.
+    GIC_FN bool expired() {
+        relax(spins_);
+        spins_ += 1;
+        if ((spins_ & 63) != 0) return false;
+        u64 now = clock_ticks();
+        if (start_ == 0) start_ = now;
+        return now - start_ > limit_;
+    }
+
+  private:
+    u64 limit_;
+    u64 start_ = 0;
+    u32 spins_ = 0;
+};
+
+}  // namespace gic

@@ -1,0 +1,207 @@
+//! The `host` submitter: CPU threads run the host build of the device code.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::choice::Choice;
+use crate::view::{LatencyArgs, Op, RateArgs, RoundTripArgs};
+
+unsafe extern "C" {
+    fn gic_host_set_wait(wait: Option<extern "C" fn(*mut c_void, u32)>, context: *mut c_void);
+    safe fn gic_host_clock() -> u64;
+    fn gic_host_latency(choice: *const Choice, op: u32, args: *const LatencyArgs) -> bool;
+    fn gic_host_rate(choice: *const Choice, args: *const RateArgs, thread: u32) -> bool;
+    fn gic_host_round_trip(choice: *const Choice, args: *const RoundTripArgs, side: u32) -> bool;
+}
+
+/// What a waiting thread does on each turn; the argument counts its turns.
+///
+/// Steps the NIC that nobody else drives, or gives the core away. Nothing: spins.
+pub trait Relax: Sync {
+    /// One turn of a wait loop.
+    fn relax(&self, spins: u32);
+}
+
+/// A kernel with its arguments.
+#[derive(Clone, Copy, Debug)]
+pub enum Kernel<'a> {
+    /// One operation at a time; one thread.
+    Latency(Op, &'a LatencyArgs),
+    /// Many operations; as many threads as the arguments say.
+    Rate(&'a RateArgs),
+    /// Two threads, one a side.
+    RoundTrip(&'a RoundTripArgs),
+}
+
+impl Kernel<'_> {
+    /// Threads that take part.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        match self {
+            Self::Latency(..) => 1,
+            Self::Rate(args) => args.threads,
+            Self::RoundTrip(_) => 2,
+        }
+    }
+}
+
+/// Why a kernel did not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// The host build doesn't hold this combination of choices.
+    #[error("the host build has no {kernel} kernel for {choice:?}")]
+    NotBuilt {
+        /// Which kernel.
+        kernel: &'static str,
+        /// For which choices.
+        choice: Box<Choice>,
+    },
+    /// A thread could not be started.
+    #[error("can't start a submitter thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// A submitter thread panicked.
+    #[error("a submitter thread panicked")]
+    Panicked,
+}
+
+/// Runs `kernel` on threads of its own and returns when all have ended.
+///
+/// Thread `i` is pinned to `cpus[i % cpus.len()]`; with no CPUs given the scheduler chooses.
+///
+/// # Errors
+/// A combination that isn't built, or threads that can't be started. What the kernel itself met is in the
+/// failure words of its arguments.
+///
+/// # Safety
+/// Every pointer in the arguments, and in the queue pair views that they point to, is valid for what the kernel
+/// does with it until this returns; keys and addresses are the caller's business with the NIC.
+pub unsafe fn launch(
+    choice: &Choice,
+    kernel: Kernel<'_>,
+    cpus: &[usize],
+    relax: Option<&dyn Relax>,
+) -> Result<(), LaunchError> {
+    struct Shared<'a>(Kernel<'a>);
+    // SAFETY: the kernels are made for several threads; the caller vouches for the pointers.
+    unsafe impl Sync for Shared<'_> {}
+
+    let shared = Shared(kernel);
+    let body = |thread: u32| {
+        if !cpus.is_empty() {
+            pin(cpus[thread as usize % cpus.len()]);
+        }
+        let context = relax.as_ref().map_or(std::ptr::null_mut(), |r| {
+            std::ptr::from_ref::<&dyn Relax>(r).cast_mut().cast::<c_void>()
+        });
+        let hook: Option<extern "C" fn(*mut c_void, u32)> =
+            relax.is_some().then_some(relax_from_device as _);
+        // SAFETY: `relax` outlives the thread's kernel; the hook is taken off before it could be dropped.
+        unsafe { gic_host_set_wait(hook, context) };
+        let shared = &shared;
+        // SAFETY: the caller's contract.
+        let built = unsafe {
+            match shared.0 {
+                Kernel::Latency(op, args) => gic_host_latency(choice, op as u32, args),
+                Kernel::Rate(args) => gic_host_rate(choice, args, thread),
+                Kernel::RoundTrip(args) => gic_host_round_trip(choice, args, thread),
+            }
+        };
+        // SAFETY: clears this thread's hook.
+        unsafe { gic_host_set_wait(None, std::ptr::null_mut()) };
+        built
+    };
+    let built = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for thread in 0..kernel.threads() {
+            let body = &body;
+            threads.push(
+                std::thread::Builder::new()
+                    .name(format!("submitter-{thread}"))
+                    .spawn_scoped(scope, move || body(thread))?,
+            );
+        }
+        let mut built = true;
+        for thread in threads {
+            built &= thread.join().map_err(|_| LaunchError::Panicked)?;
+        }
+        Ok::<bool, LaunchError>(built)
+    })?;
+    let kernel = match kernel {
+        Kernel::Latency(..) => "latency",
+        Kernel::Rate(_) => "rate",
+        Kernel::RoundTrip(_) => "round trip",
+    };
+    if built { Ok(()) } else { Err(LaunchError::NotBuilt { kernel, choice: Box::new(*choice) }) }
+}
+
+extern "C" fn relax_from_device(context: *mut c_void, spins: u32) {
+    // SAFETY: `launch` passes a pointer to a `&dyn Relax` that outlives the kernel.
+    let relax = unsafe { *context.cast::<&dyn Relax>() };
+    relax.relax(spins);
+}
+
+/// Pins the calling thread to a CPU; where that is refused it stays where the scheduler puts it.
+pub fn pin(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    if cpu < rustix::thread::CpuSet::MAX_CPU {
+        set.set(cpu);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+/// The clock that host kernels read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clock {
+    /// Name of the source.
+    pub source: &'static str,
+    /// Ticks in a microsecond, measured against the system's monotonic clock.
+    pub ticks_per_us: f64,
+    /// Smallest step seen between two readings that differ, in ticks.
+    pub resolution: u64,
+    /// Median distance of two readings in a row, in ticks: what a timed region of nothing costs.
+    pub overhead: u64,
+}
+
+impl Clock {
+    /// The host's clock, measured once a process (some 20 ms).
+    #[must_use]
+    pub fn host() -> Self {
+        static CLOCK: OnceLock<Clock> = OnceLock::new();
+        *CLOCK.get_or_init(|| {
+            let begin = Instant::now();
+            let first = gic_host_clock();
+            while begin.elapsed() < Duration::from_millis(20) {
+                std::hint::spin_loop();
+            }
+            let last = gic_host_clock();
+            let ticks_per_us = (last - first) as f64 / (begin.elapsed().as_secs_f64() * 1e6);
+            let mut steps: Vec<u64> = (0..10_001)
+                .map(|_| {
+                    let a = gic_host_clock();
+                    gic_host_clock().wrapping_sub(a)
+                })
+                .collect();
+            steps.sort_unstable();
+            Clock {
+                source: if cfg!(target_arch = "x86_64") { "rdtscp" } else { "cntvct_el0" },
+                ticks_per_us,
+                resolution: steps.iter().copied().find(|s| *s > 0).unwrap_or(1),
+                overhead: steps[steps.len() / 2],
+            }
+        })
+    }
+
+    /// A duration in ticks.
+    #[must_use]
+    pub fn ticks(&self, duration: Duration) -> u64 {
+        (duration.as_secs_f64() * 1e6 * self.ticks_per_us) as u64
+    }
+
+    /// A reading, in ticks.
+    #[must_use]
+    pub fn now() -> u64 {
+        gic_host_clock()
+    }
+}
