@@ -172,6 +172,12 @@ impl Cqe {
         cqe
     };
 
+    /// From its 64 bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 64]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+
     /// A send-side success.
     #[must_use]
     pub const fn requester(opcode: u8, qpn: u32, wqe_index: u16, byte_count: u32) -> Self {

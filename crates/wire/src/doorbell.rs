@@ -42,6 +42,12 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
+    /// From the eight bytes stored, in memory order.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+
     /// libmlx5's form: the last posted WQE's own control words.
     #[must_use]
     pub const fn last_wqe(ctrl: &Ctrl) -> Self {

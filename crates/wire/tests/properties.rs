@@ -209,8 +209,11 @@ fn write_one(wqe: &mut WqeBuf) {
     wqe.raddr(0, 1).unwrap();
 }
 
+/// Bytes to set, and where.
+type Patches = &'static [(usize, u8)];
+
 /// Sets bytes of a well-formed write of one buffer.
-fn spoiled(patches: &[(usize, u8)]) -> Vec<u8> {
+fn spoiled(patches: Patches) -> Vec<u8> {
     let mut wqe = write();
     wqe.data(0x2000, 8, 1).unwrap();
     let mut bytes = wqe.bytes().to_vec();
@@ -222,7 +225,7 @@ fn spoiled(patches: &[(usize, u8)]) -> Vec<u8> {
 
 #[test]
 fn malformed_wqes_are_errors_that_say_what_and_where() {
-    let cases: &[(&[(usize, u8)], WqeError, &str)] = &[
+    let cases: &[(Patches, WqeError, &str)] = &[
         (&[(7, 0)], WqeError::Ds { raw: 0 }, "ds is 0"),
         (&[(7, 64)], WqeError::Ds { raw: 64 }, "ds is 64"),
         (&[(7, 4)], WqeError::Truncated { ds: 4, have: 48 }, "only 48 bytes"),
@@ -264,7 +267,7 @@ fn malformed_wqes_are_errors_that_say_what_and_where() {
 
 #[test]
 fn silent_mistakes_are_warned_of() {
-    let cases: &[(&[(usize, u8)], Warning, &str)] = &[
+    let cases: &[(Patches, Warning, &str)] = &[
         (
             &[(0, 1), (2, 5)],
             Warning::Opmod { opcode: Opcode::RdmaWrite, opmod: 1, index: 5 },

@@ -237,7 +237,8 @@ impl fmt::Display for OpOwn<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0.opcode().map_or("unknown", CqeOpcode::name);
         write!(f, "opcode {} ({name}), owner {}", self.0.op_own >> 4, self.0.owner())?;
-        if self.0.opcode() == Some(CqeOpcode::Invalid) {
+        // Bits 1 to 3 say something of completed transfers only.
+        if self.0.opcode().is_none_or(|opcode| opcode.is_error() || opcode == CqeOpcode::Invalid) {
             return Ok(());
         }
         f.write_str(match self.0.format() {

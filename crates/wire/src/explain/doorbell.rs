@@ -93,6 +93,14 @@ impl Explain for Doorbell {
 #[derive(Clone, Copy, Debug)]
 pub struct Record(pub [U32; 2]);
 
+impl Record {
+    /// From its eight bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(zerocopy::transmute!(bytes))
+    }
+}
+
 impl Explain for Record {
     fn explain(&self, sink: &mut dyn Sink) -> fmt::Result {
         let [receive, send] = self.0.map(U32::get);
