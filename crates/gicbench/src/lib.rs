@@ -2,12 +2,27 @@
 //!
 //! This is the only room that sees all the others. What belongs elsewhere: statistics (`stats`), wire
 //! formats (`wire`), device code (`device`), and how a transport works (`mini-gda`, `mini-proxy`).
+//!
+//! The way of a run: [`cli`] → [`request`] → [`plan`] → [`runner`] → [`record`] → [`export`].
 
 pub mod axes;
+pub mod cli;
 pub mod context;
 pub mod cpus;
+pub mod doctor;
+pub mod exit;
 pub mod experiments;
+pub mod export;
+pub mod list;
+pub mod machine;
 pub mod measurement;
+pub mod plan;
+pub mod platform;
 pub mod point;
+pub mod published;
 pub mod quantity;
+pub mod record;
+pub mod request;
+pub mod run;
+pub mod runner;
 pub mod usage;

@@ -1,2 +1,72 @@
 //! gicbench: an open performance oracle for GPU-initiated communication.
-fn main() {}
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use gicbench::cli::{Action, Cli};
+use gicbench::context::Interrupt;
+use gicbench::exit::ExitStatus;
+use gicbench::list::Listing;
+use gicbench::platform::Platform;
+use gicbench::{doctor, experiments, run};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match act(&cli.command) {
+        Ok(status) => status.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            let status = error.downcast_ref().map_or(ExitStatus::Failed, run::RunError::status);
+            status.into()
+        }
+    }
+}
+
+fn act(action: &Action) -> anyhow::Result<ExitStatus> {
+    let mut out = io::stdout().lock();
+    let platform = Platform::detect();
+    match action {
+        Action::Run(args) => {
+            let interrupt = Interrupt::default();
+            let pressed = interrupt.clone();
+            ctrlc::set_handler(move || {
+                if pressed.is_set() {
+                    // Asked twice: at once, with the shell's status for SIGINT.
+                    std::process::exit(130);
+                }
+                pressed.set();
+            })?;
+            let argv = std::env::args_os().map(|one| one.to_string_lossy().into_owned()).collect();
+            Ok(run::run(args, argv, experiments::all(), &platform, &interrupt, &mut out)?)
+        }
+        Action::List { json } => {
+            let listing = Listing::new(experiments::all(), &platform);
+            print(&mut out, *json, &listing, |out| listing.print(out))
+        }
+        Action::Doctor { json } => {
+            let findings = doctor::examine(&platform);
+            print(&mut out, *json, &findings, |out| doctor::print(out, &findings))
+        }
+    }
+}
+
+/// Prints as JSON or for people; a reader that went away is no failure.
+fn print<T: serde::Serialize>(
+    out: &mut dyn Write,
+    json: bool,
+    value: &T,
+    people: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<ExitStatus> {
+    let printed = if json {
+        serde_json::to_writer_pretty(&mut *out, value)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        people(out)
+    };
+    match printed.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitStatus::Done),
+    }
+}

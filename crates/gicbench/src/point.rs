@@ -161,7 +161,7 @@ impl fmt::Display for Point {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PointError {
     /// It can't run on this machine or in this build. The run goes on, and is partial.
-    #[error("not run: {reason}")]
+    #[error("{reason}")]
     NotRun {
         /// What is missing, by name.
         reason: String,
@@ -176,7 +176,7 @@ pub enum PointError {
         waited_for: String,
     },
     /// It broke.
-    #[error("failed: {reason}")]
+    #[error("{reason}")]
     Failed {
         /// The error with its causes.
         reason: String,

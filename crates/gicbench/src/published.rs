@@ -1,0 +1,312 @@
+//! Published figures: what they are, and at which points they were taken.
+//!
+//! The numbers are in `reference/published.toml`, as printed. Here is only where each belongs: a figure
+//! stands beside a measurement when experiment, transport, metric and the named axis values are its own.
+
+use serde::{Deserialize, Serialize};
+
+use crate::axes::AxisId;
+use crate::measurement::Metric;
+use crate::point::{Nic, Point, Submitter, Transport};
+
+const PUBLISHED: &str = include_str!("../../../reference/published.toml");
+
+/// A figure beside a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// The figure.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// What it is, in its source's terms.
+    pub what: String,
+    /// Where it is printed.
+    pub source: String,
+    /// Whether the same thing was measured, so that a ratio means something.
+    pub comparable: bool,
+}
+
+/// The published figures, with their source.
+#[derive(Debug, Clone)]
+pub struct Published {
+    source: String,
+    figures: Vec<f64>,
+}
+
+/// The embedded file lacks something.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishedError {
+    /// It isn't TOML.
+    #[error("reference/published.toml: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A figure or the source isn't there.
+    #[error("reference/published.toml has no {0}")]
+    Missing(&'static str),
+}
+
+struct Place {
+    key: &'static str,
+    what: &'static str,
+    experiment: &'static str,
+    transport: Transport,
+    metric: Metric,
+    when: &'static [(AxisId, &'static str)],
+}
+
+/// One thread, an 8-byte put over RC.
+const PLACES: &[Place] = &[
+    Place {
+        key: "latency.mini-gda.issue",
+        what: "issue, GPU-scope release ordering",
+        experiment: "latency",
+        transport: Transport::MiniGda,
+        metric: Metric::Issue,
+        when: PLAIN_PUT,
+    },
+    Place {
+        key: "latency.mini-gda.put_completion",
+        what: "put+completion, GPU-scope release ordering",
+        experiment: "latency",
+        transport: Transport::MiniGda,
+        metric: Metric::PutCompletion,
+        when: PLAIN_PUT,
+    },
+    Place {
+        key: "ordering.gpu_scope",
+        what: "issue, GPU-scope ordering",
+        experiment: "ordering",
+        transport: Transport::MiniGda,
+        metric: Metric::Issue,
+        when: &[(AxisId::Payload, "8"), (AxisId::Order, "gpu-release")],
+    },
+    Place {
+        key: "ordering.system_scope",
+        what: "issue, system-scope ordering",
+        experiment: "ordering",
+        transport: Transport::MiniGda,
+        metric: Metric::Issue,
+        when: &[(AxisId::Payload, "8"), (AxisId::Order, "system-fence")],
+    },
+    Place {
+        key: "ordering.none_issue",
+        what: "issue, no fences, plain CQ loads",
+        experiment: "ordering",
+        transport: Transport::MiniGda,
+        metric: Metric::Issue,
+        when: UNORDERED,
+    },
+    Place {
+        key: "ordering.none_completion",
+        what: "put+completion, no fences, plain CQ loads",
+        experiment: "ordering",
+        transport: Transport::MiniGda,
+        metric: Metric::PutCompletion,
+        when: UNORDERED,
+    },
+    Place {
+        key: "proxy.baseline_enqueue",
+        what: "enqueue, baseline hand-off",
+        experiment: "handoff",
+        transport: Transport::MiniProxy,
+        metric: Metric::Enqueue,
+        when: &[(AxisId::Handoff, "valid-byte"), (AxisId::Producers, "1")],
+    },
+    Place {
+        key: "proxy.tuned_enqueue",
+        what: "enqueue, one posted 16 B store",
+        experiment: "handoff",
+        transport: Transport::MiniProxy,
+        metric: Metric::Enqueue,
+        when: &[(AxisId::Handoff, "lap-parity"), (AxisId::Producers, "1")],
+    },
+    Place {
+        key: "rate.nic_ceiling",
+        what: "the NIC's ceiling",
+        experiment: "batching",
+        transport: Transport::MiniGda,
+        metric: Metric::Rate,
+        when: &[(AxisId::Payload, "8")],
+    },
+    Place {
+        key: "bandwidth.link_gbytes_per_s",
+        what: "the link's bandwidth",
+        experiment: "bandwidth",
+        transport: Transport::MiniGda,
+        metric: Metric::Bandwidth,
+        when: &[],
+    },
+    Place {
+        key: "bandwidth.link_gbytes_per_s",
+        what: "the link's bandwidth",
+        experiment: "bandwidth",
+        transport: Transport::MiniProxy,
+        metric: Metric::Bandwidth,
+        when: &[],
+    },
+];
+
+const PLAIN_PUT: &[(AxisId, &str)] = &[
+    (AxisId::Op, "put"),
+    (AxisId::Payload, "8"),
+    (AxisId::Conn, "rc"),
+    (AxisId::Order, "gpu-release"),
+];
+
+const UNORDERED: &[(AxisId, &str)] =
+    &[(AxisId::Payload, "8"), (AxisId::Order, "none"), (AxisId::CqLoad, "plain")];
+
+impl Published {
+    /// Reads the figures that this program carries.
+    ///
+    /// # Errors
+    /// The file lacks a figure that has a place.
+    pub fn embedded() -> Result<Self, PublishedError> {
+        Self::parse(PUBLISHED)
+    }
+
+    fn parse(text: &str) -> Result<Self, PublishedError> {
+        let table: toml::Table = text.parse()?;
+        let leaf = |key: &'static str| {
+            let mut parts = key.split('.');
+            let first = parts.next().and_then(|part| table.get(part));
+            parts.fold(first, |value, part| value?.get(part)).ok_or(PublishedError::Missing(key))
+        };
+        let number = |key| leaf(key)?.as_float().ok_or(PublishedError::Missing(key));
+        let figures = PLACES.iter().map(|place| number(place.key)).collect::<Result<_, _>>()?;
+        let source = leaf("source.id")?.as_str().ok_or(PublishedError::Missing("source.id"))?;
+        Ok(Published { source: source.to_owned(), figures })
+    }
+
+    /// The figure that stands beside a measurement, if one is known.
+    pub fn lookup(&self, point: &Point, metric: Metric) -> Option<Reference> {
+        let fits = |place: &Place| {
+            place.experiment == point.experiment()
+                && place.transport == point.transport
+                && place.metric == metric
+                && place.when.iter().all(|(axis, value)| {
+                    point.get(*axis).is_some_and(|actual| actual.to_string() == *value)
+                })
+        };
+        let index = PLACES.iter().position(fits)?;
+        Some(Reference {
+            value: *self.figures.get(index)?,
+            unit: metric.unit().symbol().to_owned(),
+            what: PLACES[index].what.to_owned(),
+            source: format!("{}, platform P-IB", self.source),
+            comparable: comparable(point, metric),
+        })
+    }
+}
+
+/// Whether a measurement is of the same thing as a published figure: a real GPU's own times, and
+/// everything on real hardware; never a stand-in's.
+fn comparable(point: &Point, metric: Metric) -> bool {
+    stand_in(point, metric).is_none()
+}
+
+/// What stands in for hardware in a measurement, in words; none where nothing does.
+///
+/// A time that the submitter alone sets is real on a real GPU, whatever executes the WQEs.
+pub fn stand_in(point: &Point, metric: Metric) -> Option<String> {
+    let submitter =
+        (point.submitter == Submitter::Host).then_some("CPU threads in place of GPU threads");
+    let nic = match point.nic {
+        Nic::Soft => Some("software NIC on CPU threads"),
+        Nic::SoftGpu => Some("software NIC on the GPU"),
+        Nic::Mlx5 => None,
+    };
+    let nic = nic.filter(|_| submitter.is_some() || !metric.is_submitters_own());
+    match (submitter, nic) {
+        (None, None) => None,
+        (Some(one), None) | (None, Some(one)) => Some(one.to_owned()),
+        (Some(submitter), Some(nic)) => Some(format!("{submitter}; {nic}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn point(
+        experiment: &'static str,
+        transport: Transport,
+        submitter: Submitter,
+        nic: Nic,
+        values: &[(AxisId, &str)],
+    ) -> Point {
+        let values: BTreeMap<_, _> =
+            values.iter().map(|(axis, text)| (*axis, axis.parse(text).unwrap())).collect();
+        Point { experiment, transport, submitter, nic, values }
+    }
+
+    #[test]
+    fn figures_stand_beside_their_own_configuration_only() {
+        let published = Published::embedded().unwrap();
+        let at = |values: &[(AxisId, &str)], metric| {
+            let point = point("latency", Transport::MiniGda, Submitter::Host, Nic::Soft, values);
+            published.lookup(&point, metric).map(|reference| reference.value)
+        };
+        assert_eq!(at(PLAIN_PUT, Metric::Issue), Some(0.70));
+        assert_eq!(at(PLAIN_PUT, Metric::PutCompletion), Some(4.0));
+        assert_eq!(at(PLAIN_PUT, Metric::Rate), None);
+        for (axis, other) in [
+            (AxisId::Op, "get"),
+            (AxisId::Payload, "64"),
+            (AxisId::Order, "none"),
+            (AxisId::Conn, "dc"),
+        ] {
+            let mut values = PLAIN_PUT.to_vec();
+            for value in values.iter_mut().filter(|value| value.0 == axis) {
+                value.1 = other;
+            }
+            assert_eq!(at(&values, Metric::Issue), None, "{axis}");
+        }
+    }
+
+    #[test]
+    fn only_a_real_gpus_own_times_and_real_hardware_are_comparable() {
+        use Metric::{Enqueue, Issue, PutCompletion, Rate};
+        for (submitter, nic, metric, real) in [
+            (Submitter::Host, Nic::Soft, Issue, false),
+            (Submitter::Host, Nic::Mlx5, PutCompletion, false),
+            (Submitter::Cuda, Nic::Soft, Issue, true),
+            (Submitter::Cuda, Nic::SoftGpu, Enqueue, true),
+            (Submitter::Cuda, Nic::Soft, PutCompletion, false),
+            (Submitter::Cuda, Nic::SoftGpu, Rate, false),
+            (Submitter::Cuda, Nic::Mlx5, PutCompletion, true),
+            (Submitter::Cuda, Nic::Mlx5, Rate, true),
+        ] {
+            let point = point("latency", Transport::MiniGda, submitter, nic, PLAIN_PUT);
+            assert_eq!(stand_in(&point, metric).is_none(), real, "{submitter} {nic} {metric}");
+            if let Some(reference) = Published::embedded().unwrap().lookup(&point, metric) {
+                assert_eq!(reference.comparable, real);
+            }
+        }
+    }
+
+    #[test]
+    fn every_place_is_a_metric_and_axes_that_its_experiment_declares() {
+        for place in PLACES {
+            let experiment = crate::experiments::all()
+                .iter()
+                .find(|experiment| experiment.name() == place.experiment)
+                .unwrap();
+            assert!(experiment.metrics().contains(&place.metric), "{}", place.key);
+            for (axis, value) in place.when {
+                assert!(experiment.axes().iter().any(|used| used.axis == *axis), "{}", place.key);
+                assert_eq!(axis.parse(value).unwrap().to_string(), *value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_lacks_a_figure_is_an_error() {
+        assert!(matches!(Published::parse("x ="), Err(PublishedError::Syntax(_))));
+        assert!(matches!(Published::parse(""), Err(PublishedError::Missing(_))));
+        let text = PUBLISHED.replace("tuned_enqueue", "other");
+        let error = Published::parse(&text).unwrap_err();
+        assert!(error.to_string().contains("proxy.tuned_enqueue"), "{error}");
+    }
+}

@@ -1,0 +1,314 @@
+//! What a user asks `run` for, from whichever place: the command line, a suite file, or a record.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::axes::{AXES, AxisId, Value};
+use crate::cli::{OnOff, RunArgs, Shard, sweep};
+use crate::context::Settings;
+use crate::experiments::{Limits, Suite};
+use crate::plan::{Block, LimitsGiven, Planned, Registry, find, plan};
+use crate::platform::Platform;
+use crate::point::{Nic, Point, Submitter, Transport};
+use crate::record::{PointId, Record, SCHEMA_VERSION};
+use crate::usage::{UsageError, nearest};
+
+/// A checked request.
+#[derive(Debug)]
+pub struct Request {
+    /// Name of the suite: `quick`, `full`, or a file.
+    pub suite: String,
+    /// Share of the points.
+    pub shard: Option<Shard>,
+    /// Settings of the run.
+    pub settings: Settings,
+    /// The points.
+    pub points: Vec<Planned>,
+}
+
+impl Request {
+    /// Checks what was asked for, against what there is.
+    ///
+    /// # Errors
+    /// Anything that makes no sense; nothing has run then.
+    pub fn new(
+        args: &RunArgs,
+        registry: &Registry,
+        platform: &Platform,
+    ) -> Result<Self, UsageError> {
+        if let Some(path) = &args.from {
+            return from_record(path, args, registry);
+        }
+        let command_line = block(args, platform)?;
+        let suite = args.suite.as_deref().unwrap_or(Suite::Quick.name());
+        let mut points = match suite {
+            "quick" => plan(&[command_line], Suite::Quick, registry)?,
+            "full" => plan(&[command_line], Suite::Full, registry)?,
+            file => {
+                if !Path::new(file).exists() && !file.contains(['.', '/']) {
+                    return Err(UsageError::UnknownValue {
+                        flag: "--suite".to_owned(),
+                        value: file.to_owned(),
+                        why: "neither a suite nor a file".to_owned(),
+                        nearest: nearest(file, ["quick", "full"]),
+                    });
+                }
+                let blocks = suite_file(Path::new(file), &command_line)?;
+                plan(&blocks, Suite::Full, registry)?
+            }
+        };
+        if let Some(shard) = args.shard {
+            let mut index = 0..;
+            points.retain(|_| index.next().is_some_and(|index: usize| shard.holds(index)));
+        }
+        Ok(Request {
+            suite: suite.to_owned(),
+            shard: args.shard,
+            settings: settings(args, None),
+            points,
+        })
+    }
+}
+
+fn settings(args: &RunArgs, recorded: Option<Settings>) -> Settings {
+    const DEADLINE_S: f64 = 30.0;
+    let base = recorded.unwrap_or(Settings {
+        check: true,
+        seed: 1,
+        deadline_s: DEADLINE_S,
+        engine: Default::default(),
+    });
+    Settings {
+        check: args.check.map_or(base.check, |check| check == OnOff::On),
+        seed: args.seed.unwrap_or(base.seed),
+        deadline_s: args.deadline.map_or(base.deadline_s, |deadline| deadline.as_secs_f64()),
+        engine: args.engine.unwrap_or(base.engine),
+    }
+}
+
+/// The command line as a block.
+fn block(args: &RunArgs, platform: &Platform) -> Result<Block, UsageError> {
+    let mut axes = BTreeMap::new();
+    for (axis, text) in args.axes.given() {
+        axes.insert(axis, axis.parse_list(text)?);
+    }
+    if let Some(sizes) = sweep(args.min.as_deref(), args.max.as_deref(), args.factor)? {
+        axes.insert(AxisId::Payload, sizes);
+    }
+    Ok(Block {
+        experiments: args.experiments.clone(),
+        transports: args.transport.as_deref().map(|text| list(text, None)).transpose()?,
+        submitters: list(
+            args.submitter.as_deref().unwrap_or(AUTO),
+            Some(platform.best_submitter()),
+        )?,
+        nics: list(args.nic.as_deref().unwrap_or(AUTO), Some(platform.best_nic()))?,
+        axes,
+        limits: LimitsGiven { ops: args.ops, warmup: args.warmup, duration: args.duration },
+    })
+}
+
+const AUTO: &str = "auto";
+
+/// A comma list of names, where `auto` may stand for the best one.
+fn list<T: FromStr<Err = UsageError> + PartialEq + Copy>(
+    text: &str,
+    auto: Option<T>,
+) -> Result<Vec<T>, UsageError> {
+    let mut items = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let item = match auto {
+            Some(best) if name == AUTO => best,
+            _ => name.parse()?,
+        };
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    Ok(items)
+}
+
+/// A suite file: `[[run]]` tables, each with an experiment list and its axes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuiteFile {
+    run: Vec<SuiteRun>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SuiteRun {
+    experiments: Vec<String>,
+    transport: Option<String>,
+    ops: Option<u64>,
+    warmup: Option<u64>,
+    duration: Option<String>,
+    #[serde(flatten)]
+    axes: BTreeMap<String, toml::Value>,
+}
+
+/// Reads a suite file. What the command line says, too, replaces what the file says.
+fn suite_file(path: &Path, command_line: &Block) -> Result<Vec<Block>, UsageError> {
+    let wrong = |why: String| UsageError::InputFile { path: path.to_owned(), why };
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let file: SuiteFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if file.run.is_empty() {
+        return Err(wrong("has no [[run]]".to_owned()));
+    }
+    let mut blocks = Vec::new();
+    for run in file.run {
+        let mut block = Block { experiments: run.experiments, ..command_line.clone() };
+        if block.experiments.is_empty() {
+            return Err(wrong("a [[run]] names no experiment".to_owned()));
+        }
+        if !command_line.experiments.is_empty() {
+            block.experiments.retain(|name| command_line.experiments.contains(name));
+            if block.experiments.is_empty() {
+                continue;
+            }
+        }
+        if let (None, Some(text)) = (&command_line.transports, &run.transport) {
+            block.transports = Some(list(text, None)?);
+        }
+        for (name, value) in run.axes {
+            let axis = AxisId::by_name(&name).ok_or_else(|| {
+                let names = AXES.iter().map(|axis| axis.name);
+                wrong(format!(
+                    "no axis is called '{name}'; nearest: {}",
+                    nearest(&name, names).join(", ")
+                ))
+            })?;
+            let values = suite_values(axis, &value).map_err(|error| wrong(error.to_string()))?;
+            block.axes.entry(axis).or_insert(values);
+        }
+        let given = &mut block.limits;
+        given.ops = given.ops.or(run.ops);
+        given.warmup = given.warmup.or(run.warmup);
+        if let (None, Some(text)) = (given.duration, &run.duration) {
+            let duration = crate::quantity::parse_duration(text);
+            given.duration =
+                Some(duration.map_err(|error| wrong(format!("duration '{text}': {error}")))?);
+        }
+        blocks.push(block);
+    }
+    if blocks.is_empty() {
+        return Err(wrong("has none of the experiments that were named".to_owned()));
+    }
+    Ok(blocks)
+}
+
+/// A comma list, a number, or an array of either.
+fn suite_values(axis: AxisId, value: &toml::Value) -> Result<Vec<Value>, UsageError> {
+    match value {
+        toml::Value::String(text) => axis.parse_list(text),
+        toml::Value::Array(items) => {
+            let mut values = Vec::new();
+            for item in items {
+                values.extend(suite_values(axis, item)?);
+            }
+            Ok(values)
+        }
+        other => Ok(vec![axis.parse(&other.to_string())?]),
+    }
+}
+
+/// The points of a record, those that it couldn't run included.
+fn from_record(path: &Path, args: &RunArgs, registry: &Registry) -> Result<Request, UsageError> {
+    let wrong = |why: String| UsageError::InputFile { path: path.to_owned(), why };
+    if let Some((axis, _)) = args.axes.given().next() {
+        return Err(wrong(format!(
+            "--from takes its points from the record, not from {}",
+            axis.flag()
+        )));
+    }
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let version: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    match version.get("schema_version").and_then(Json::as_u64) {
+        Some(version) if version == u64::from(SCHEMA_VERSION) => {}
+        Some(version) => {
+            return Err(wrong(format!(
+                "is of schema version {version}, but this program reads {SCHEMA_VERSION}"
+            )));
+        }
+        None => return Err(wrong("is no run record: it has no schema_version".to_owned())),
+    }
+    let record: Record =
+        serde_json::from_value(version).map_err(|error| wrong(error.to_string()))?;
+
+    let mut points: Vec<Planned> = Vec::new();
+    let ids = (record.measurements.iter().map(|row| &row.point))
+        .chain(record.not_run.iter().chain(&record.failed).map(|missing| &missing.point));
+    for id in ids {
+        let planned = recorded_point(id, registry).map_err(|error| match error {
+            UsageError::UnknownExperiment { .. } => error,
+            other => wrong(other.to_string()),
+        })?;
+        if !points.iter().any(|known| known.point == planned.point) {
+            points.push(planned);
+        }
+    }
+    if points.is_empty() {
+        return Err(wrong("has no points".to_owned()));
+    }
+    Ok(Request {
+        suite: record.parameters.suite,
+        shard: record.parameters.shard.and_then(|shard| shard.parse().ok()),
+        settings: settings(args, Some(record.parameters.settings)),
+        points,
+    })
+}
+
+fn recorded_point(id: &PointId, registry: &Registry) -> Result<Planned, UsageError> {
+    let experiment = find(registry, &id.experiment)?;
+    let mut values = BTreeMap::new();
+    let mut limits = Limits { ops: None, warmup: 0, duration: None };
+    let unreadable = |name: &str, value: &Json, why: &str| UsageError::UnknownValue {
+        flag: format!("parameter '{name}'"),
+        value: value.to_string(),
+        why: why.to_owned(),
+        nearest: Vec::new(),
+    };
+    for (name, value) in &id.parameters {
+        match name.as_str() {
+            "ops" => limits.ops = value.as_u64(),
+            "warmup" => limits.warmup = value.as_u64().unwrap_or(0),
+            "duration_s" => {
+                limits.duration =
+                    value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            }
+            _ => {
+                let axis = AxisId::by_name(name)
+                    .ok_or_else(|| unreadable(name, value, "no axis is called so"))?;
+                let text = match value {
+                    Json::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                values.insert(axis, axis.parse(&text)?);
+            }
+        }
+    }
+    if limits.ops.is_none() && limits.duration.is_none() {
+        return Err(unreadable("ops", &Json::Null, "there is no duration_s either"));
+    }
+    let transport: Transport = id.transport.parse()?;
+    let uses = |axis: AxisId| {
+        experiment.axes().iter().any(|used| used.axis == axis && used.applies_to(transport))
+    };
+    if let Some((axis, value)) = values.iter().find(|(axis, _)| !uses(**axis)) {
+        let value = Json::from(value.to_string());
+        return Err(unreadable(axis.name(), &value, "the experiment has no such axis any more"));
+    }
+    let point = Point {
+        experiment: experiment.name(),
+        transport,
+        submitter: id.submitter.parse::<Submitter>()?,
+        nic: id.nic.parse::<Nic>()?,
+        values,
+    };
+    Ok(Planned { experiment, point, limits })
+}
