@@ -88,7 +88,8 @@ fn find() -> Result<Vec<libloading::Library>, Vec<String>> {
 }
 
 fn candidate_dirs() -> Vec<PathBuf> {
-    let mut dirs: Vec<PathBuf> = std::env::var_os(LIBRARY_DIR_VAR).map(PathBuf::from).into_iter().collect();
+    let mut dirs: Vec<PathBuf> =
+        std::env::var_os(LIBRARY_DIR_VAR).map(PathBuf::from).into_iter().collect();
     for root in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(root) = std::env::var_os(root) {
             dirs.push(Path::new(&root).join("lib64"));
@@ -126,7 +127,9 @@ fn open_in(dir: &Path) -> Option<Vec<libloading::Library>> {
 /// No library, or a source that doesn't compile, with the compiler's log.
 pub fn compile(source: &str, arch: Arch) -> Result<Vec<u8>, NvrtcError> {
     load()?;
-    let call = |call: &'static str| move |e: result::NvrtcError| NvrtcError::Call { call, code: format!("{e:?}") };
+    let call = |call: &'static str| {
+        move |e: result::NvrtcError| NvrtcError::Call { call, code: format!("{e:?}") }
+    };
     let source = c_string(source);
     let headers: Vec<(CString, CString)> =
         HEADERS.iter().map(|(name, text)| (c_string(name), c_string(text))).collect();
@@ -148,7 +151,11 @@ pub fn compile(source: &str, arch: Arch) -> Result<Vec<u8>, NvrtcError> {
     .map_err(call("nvrtcCreateProgram"))?;
     let program = Program(program);
 
-    let options = [format!("--gpu-architecture={}", arch.name()), "--std=c++17".to_owned(), "-lineinfo".to_owned()];
+    let options = [
+        format!("--gpu-architecture={}", arch.name()),
+        "--std=c++17".to_owned(),
+        "-lineinfo".to_owned(),
+    ];
     // SAFETY: `program` is live.
     if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
         // SAFETY: `program` is live; the log belongs to it.
@@ -185,5 +192,6 @@ impl Drop for Program {
 fn c_string(text: &str) -> CString {
     // A NUL in a source would end it early; the headers have none.
     let bytes: Vec<u8> = text.bytes().take_while(|b| *b != 0).collect();
-    CString::new(bytes).unwrap_or_else(|_| CStr::from_bytes_with_nul(b"\0").unwrap_or_default().to_owned())
+    CString::new(bytes)
+        .unwrap_or_else(|_| CStr::from_bytes_with_nul(b"\0").unwrap_or_default().to_owned())
 }

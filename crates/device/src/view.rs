@@ -203,7 +203,8 @@ pub enum Op {
 
 impl Op {
     /// Every operation.
-    pub const ALL: &[Self] = &[Self::Put, Self::PutInline, Self::Get, Self::FetchAdd, Self::PutSignal];
+    pub const ALL: &[Self] =
+        &[Self::Put, Self::PutInline, Self::Get, Self::FetchAdd, Self::PutSignal];
 
     /// Its name on the command line and in records.
     #[must_use]

@@ -8,7 +8,9 @@ use device::view::Op;
 fn skip_without_nvrtc() -> bool {
     match load() {
         Ok(()) => false,
-        Err(NvrtcError::NotFound { .. }) if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() => {
+        Err(NvrtcError::NotFound { .. })
+            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
+        {
             eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
             true
         }
@@ -26,9 +28,15 @@ fn kernels() -> Vec<(KernelKind, Choice)> {
         }
         for &sharing in Sharing::ALL {
             for &ringing in Ringing::ALL {
-                let signalling =
-                    if ringing == Ringing::Deferred { Signalling::OnRequest } else { Signalling::Every };
-                all.push((KernelKind::Rate, Choice { order, sharing, ringing, signalling, ..base }));
+                let signalling = if ringing == Ringing::Deferred {
+                    Signalling::OnRequest
+                } else {
+                    Signalling::Every
+                };
+                all.push((
+                    KernelKind::Rate,
+                    Choice { order, sharing, ringing, signalling, ..base },
+                ));
             }
         }
         all.push((KernelKind::RoundTrip, Choice { order, ..base }));
@@ -44,7 +52,10 @@ fn kernels() -> Vec<(KernelKind, Choice)> {
         }
     }
     let dc = Choice { transport: Transport::Dc, max_blocks: 5, ..base };
-    all.extend([(KernelKind::Latency(Op::PutInline), dc), (KernelKind::Latency(Op::PutSignal), dc)]);
+    all.extend([
+        (KernelKind::Latency(Op::PutInline), dc),
+        (KernelKind::Latency(Op::PutSignal), dc),
+    ]);
     all
 }
 

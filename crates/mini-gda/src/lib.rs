@@ -1,1 +1,249 @@
-//! mini-gda
+//! mini-gda: the smallest GPU-submitted RDMA transport.
+//!
+//! The submitter's threads build WQEs, update the doorbell record, ring the doorbell and poll CQEs themselves,
+//! in the device code of `crates/device`. This room is the host's part: queue pairs, connections and the views
+//! that device code is handed. It knows neither who submits (GPU or host threads) nor which NIC executes.
+//!
+//! ```
+//! use std::time::Duration;
+//! use device::{choice::Choice, host::{self, Clock, Kernel}, view::*};
+//! use mini_gda::{Gda, GdaAttr};
+//! use rdma::{Access, Memory, Nic, soft::{Fabric, FabricAttr}};
+//!
+//! let fabric = Fabric::open(&FabricAttr::default())?;
+//! let (near, far) = (fabric.nic(0), fabric.nic(1));
+//! let source = near.register(&Memory::zeroed(4096), Access::empty())?;
+//! let target = far.register(&Memory::zeroed(4096), Access::REMOTE_WRITE)?;
+//! let gda = Gda::connect(near.as_ref(), far.as_ref(), &GdaAttr::default())?;
+//!
+//! // Ten 8-byte puts by one thread; with the stepped engine the waiting thread drives the NIC.
+//! let (mut issue, mut total, mut failure) = (vec![0u64; 10], vec![0u64; 10], 0u64);
+//! let args = LatencyArgs {
+//!     qp: gda.views().as_ptr(), qps: 1, scope: QuietScope::One, bytes: 8, slots: 10, stride: 8,
+//!     warmup: 0, samples: 10,
+//!     local: Local { address: source.address, lkey: source.lkey },
+//!     remote: Remote { address: target.address, rkey: target.rkey },
+//!     result: Local::default(), signal: Remote::default(), av: std::ptr::null(),
+//!     issue: issue.as_mut_ptr(), total: total.as_mut_ptr(), failure: &raw mut failure,
+//! };
+//! let choice = Choice::default();
+//! // SAFETY: the buffers outlive the launch and hold as many samples as the arguments say.
+//! unsafe { host::launch(&choice, Kernel::Latency(Op::Put, &args), &[], Some(&gda.relax(near.as_ref())))? };
+//! assert_eq!(Failure::unpack(failure), None);
+//! assert_eq!(target.memory.word(9 * 8).load(std::sync::atomic::Ordering::Acquire), 10);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::time::Duration;
+
+use device::choice::{Choice, CqKind, Transport};
+use device::host::{Clock, Relax};
+use device::view::{AddressVector, Failure, QpState, QpView};
+use rdma::{ConnectAttr, DcTarget, Destination, Nic, QueuePair, QueuePairAttr};
+
+/// A set of connected queue pairs to make.
+#[derive(Clone, Debug)]
+pub struct GdaAttr {
+    /// Queue pairs.
+    pub qps: u32,
+    /// log2 of each send queue's 64-byte blocks.
+    pub log_blocks: u32,
+    /// The choices that device code will be compiled for: the queues are made to fit them.
+    pub choice: Choice,
+    /// Of every wait in device code.
+    pub deadline: Duration,
+    /// First block index; tests start near a wrap.
+    pub start: u64,
+    /// All queue pairs ring in one doorbell page.
+    pub shared_doorbell: bool,
+    /// Timers and retries.
+    pub connect: ConnectAttr,
+}
+
+impl Default for GdaAttr {
+    fn default() -> Self {
+        Self {
+            qps: 1,
+            log_blocks: 10,
+            choice: Choice::default(),
+            deadline: Duration::from_secs(10),
+            start: 0,
+            shared_doorbell: false,
+            connect: ConnectAttr::default(),
+        }
+    }
+}
+
+/// Why there is no transport, or why it failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GdaError {
+    /// No queue pairs were asked for.
+    #[error("mini-gda needs at least one queue pair")]
+    NoQueuePairs,
+    /// The NIC refused.
+    #[error("{what}: {source}")]
+    Nic {
+        /// What was being made.
+        what: String,
+        /// Its answer.
+        source: rdma::Error,
+    },
+    /// Device code gave up.
+    #[error("{failure}{}", cause.as_deref().map(|c| format!("; the NIC says: {c}")).unwrap_or_default())]
+    Device {
+        /// What it met.
+        failure: Failure,
+        /// The queue pair's first cause, as the NIC knows it.
+        cause: Option<String>,
+    },
+}
+
+/// Connected queue pairs and their device views.
+pub struct Gda {
+    near: Vec<QueuePair>,
+    // The peers' halves of RC connections: they execute and acknowledge.
+    far: Vec<QueuePair>,
+    target: Option<DcTarget>,
+    address_vector: Box<AddressVector>,
+    // Views point into this.
+    _states: Box<[QpState]>,
+    views: Box<[QpView]>,
+}
+
+// SAFETY: the views' pointers lead to memory that this value owns and that is only accessed atomically.
+unsafe impl Send for Gda {}
+// SAFETY: as above.
+unsafe impl Sync for Gda {}
+
+impl Gda {
+    /// Makes and connects `attr.qps` queue pairs from `near` to `far`.
+    ///
+    /// # Errors
+    /// A NIC that has no room, or attributes that it can't serve; the queue pair is named.
+    pub fn connect(near: &dyn Nic, far: &dyn Nic, attr: &GdaAttr) -> Result<Self, GdaError> {
+        if attr.qps == 0 {
+            return Err(GdaError::NoQueuePairs);
+        }
+        let dc = attr.choice.transport == Transport::Dc;
+        let ring = attr.choice.cq_kind == CqKind::Ring;
+        let mut qp_attr = QueuePairAttr {
+            transport: if dc { rdma::Transport::Dci } else { rdma::Transport::Rc },
+            log_blocks: attr.log_blocks,
+            cq_kind: if ring { rdma::CqKind::Ring } else { rdma::CqKind::Collapsed },
+            // A collapsed CQ uses its first entry; the second shows one that is polled as the wrong kind.
+            log_cq: if ring { attr.log_blocks } else { 1 },
+            start: attr.start,
+            ..QueuePairAttr::default()
+        };
+        let failed = |what: &str, i: u32| {
+            let what = format!("queue pair {i}: {what}");
+            move |source| GdaError::Nic { what, source }
+        };
+        let target = if dc {
+            let key = 0x6769_6362_656e_6368;
+            Some(
+                far.create_dc_target(key, attr.connect.access)
+                    .map_err(|source| GdaError::Nic { what: "DC target".to_owned(), source })?,
+            )
+        } else {
+            None
+        };
+        let (mut nears, mut fars) = (Vec::new(), Vec::new());
+        for i in 0..attr.qps {
+            let near_qp = near.create_queue_pair(&qp_attr).map_err(failed("near side", i))?;
+            if attr.shared_doorbell {
+                qp_attr.doorbell_page = Some(near_qp.doorbell_page.clone());
+            }
+            let mut to = Destination { nic: far.address(), qpn: 0 };
+            if !dc {
+                let far_attr = QueuePairAttr { log_blocks: 2, ..QueuePairAttr::default() };
+                let far_qp = far.create_queue_pair(&far_attr).map_err(failed("far side", i))?;
+                to.qpn = far_qp.qpn;
+                let back = Destination { nic: near.address(), qpn: near_qp.qpn };
+                let mirrored = ConnectAttr {
+                    sq_psn: attr.connect.rq_psn,
+                    rq_psn: attr.connect.sq_psn,
+                    ..attr.connect
+                };
+                far.connect(&far_qp, back, &mirrored)
+                    .map_err(failed("connecting the far side", i))?;
+                fars.push(far_qp);
+            }
+            near.connect(&near_qp, to, &attr.connect).map_err(failed("connecting", i))?;
+            nears.push(near_qp);
+        }
+        let address_vector = Box::new(
+            target.unwrap_or(DcTarget { nic: far.address(), number: 0, key: 0 }).address_vector(),
+        );
+        let mut states: Box<[QpState]> =
+            nears.iter().map(|_| QpState::starting_at(attr.start, 0)).collect();
+        let first = states.as_mut_ptr();
+        let deadline = Clock::host().ticks(attr.deadline);
+        let views = nears
+            .iter()
+            .enumerate()
+            .map(|(i, qp)| QpView {
+                sq: qp.at(qp.layout.sq),
+                log_blocks: qp.attr.log_blocks,
+                record: qp.at(qp.layout.record + 4 * wire::doorbell::RECORD_SEND).cast(),
+                doorbell: qp.doorbell(),
+                cq: qp.at(qp.layout.cq),
+                cq_record: qp.at(qp.layout.cq_record).cast(),
+                state: first.wrapping_add(i),
+                deadline,
+                qpn: qp.qpn,
+                log_cq: qp.attr.log_cq,
+            })
+            .collect();
+        Ok(Self { near: nears, far: fars, target, address_vector, _states: states, views })
+    }
+
+    /// What device code is handed, one a queue pair. Valid while this value lives.
+    #[must_use]
+    pub fn views(&self) -> &[QpView] {
+        &self.views
+    }
+
+    /// The queue pairs of the near side.
+    #[must_use]
+    pub fn queue_pairs(&self) -> &[QueuePair] {
+        &self.near
+    }
+
+    /// The peers of RC queue pairs; none for DC.
+    #[must_use]
+    pub fn peers(&self) -> &[QueuePair] {
+        &self.far
+    }
+
+    /// The address vector that DC sends carry, for the kernels' arguments; null for RC.
+    #[must_use]
+    pub fn address_vector(&self) -> *const AddressVector {
+        if self.target.is_some() { &raw const *self.address_vector } else { std::ptr::null() }
+    }
+
+    /// What waiting threads do: drive `near` where nobody else does.
+    pub fn relax<'a>(&self, near: &'a dyn Nic) -> impl Relax + use<'a> {
+        NicRelax(near)
+    }
+
+    /// Checks a failure word that a kernel left, and adds what the NIC knows of its cause.
+    ///
+    /// # Errors
+    /// [`GdaError::Device`] unless the word is 0.
+    pub fn check(&self, near: &dyn Nic, word: u64) -> Result<(), GdaError> {
+        match Failure::unpack(word) {
+            None => Ok(()),
+            Some(failure) => Err(GdaError::Device { failure, cause: near.cause(failure.qpn) }),
+        }
+    }
+}
+
+struct NicRelax<'a>(&'a dyn Nic);
+
+impl Relax for NicRelax<'_> {
+    fn relax(&self, spins: u32) {
+        self.0.relax(spins);
+    }
+}

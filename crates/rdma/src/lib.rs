@@ -1,1 +1,158 @@
-//! rdma
+//! One small interface to a NIC, and its implementations.
+//!
+//! What a transport asks of a NIC is here: open it, register memory, make queue pairs whose queues lie in
+//! memory that the transport can hand to device code, connect them. Which NIC executes the WQEs ([`soft`]: the
+//! software ConnectX) is not known on the other side of this interface. What is posted, and when, stays out.
+
+mod error;
+mod queue;
+pub mod soft;
+
+pub use error::Error;
+pub use queue::{CqKind, Layout, QueuePair, QueuePairAttr, ReceiveQueue, Transport};
+pub use softnic::{Access, Memory};
+
+use std::sync::Arc;
+
+/// A registered region.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Address of its first byte, as WQEs name it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Key for data segments.
+    pub lkey: u32,
+    /// Key for peers.
+    pub rkey: u32,
+    /// The memory itself, if it is this process's.
+    pub memory: Arc<Memory>,
+}
+
+impl Region {
+    /// The address of `bytes` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`] where they don't lie in the region: told before anything is posted.
+    pub fn at(&self, offset: u64, bytes: u64) -> Result<u64, Error> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.length => Ok(self.address + offset),
+            _ => Err(Error::OutOfRegion { offset, bytes, length: self.length }),
+        }
+    }
+}
+
+/// Where a queue pair's packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The peer's NIC (its LID).
+    pub nic: u16,
+    /// The peer's queue pair.
+    pub qpn: u32,
+}
+
+/// A DC target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DcTarget {
+    /// Its NIC.
+    pub nic: u16,
+    /// Its number.
+    pub number: u32,
+    /// What initiators must know.
+    pub key: u64,
+}
+
+impl DcTarget {
+    /// The address vector that sends to it carry.
+    #[must_use]
+    pub fn address_vector(&self) -> wire::wqe::AddressVector {
+        wire::wqe::AddressVector {
+            key: self.key.into(),
+            dqp_dct: (self.number | wire::wqe::AV_EXTENDED).into(),
+            stat_rate_sl: 0,
+            fl_mlid: 0,
+            rlid: self.nic.to_be_bytes(),
+            reserved: [0; 4],
+            rmac: [0; 6],
+            tclass: 0,
+            hop_limit: 0,
+            grh_gid_fl: 0.into(),
+            rgid: [0; 16],
+        }
+    }
+}
+
+/// Timers and retries of a connection; the defaults are those of the field's libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectAttr {
+    /// What the peer may do here.
+    pub access: Access,
+    /// First sequence number that this side sends (24 bits).
+    pub sq_psn: u32,
+    /// First sequence number that the peer sends.
+    pub rq_psn: u32,
+    /// The wait for an acknowledgement is 4.096 us * 2^timeout.
+    pub timeout: u8,
+    /// Timeouts before giving up.
+    pub retry_cnt: u8,
+    /// RNR NAKs before giving up; 7 never does.
+    pub rnr_retry: u8,
+}
+
+impl Default for ConnectAttr {
+    fn default() -> Self {
+        Self {
+            access: Access::all(),
+            sq_psn: 0,
+            rq_psn: 0,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+        }
+    }
+}
+
+/// An open NIC.
+pub trait Nic: Send + Sync {
+    /// Its address on links.
+    fn address(&self) -> u16;
+
+    /// What it is, for records and messages.
+    fn name(&self) -> String;
+
+    /// Registers memory for local writes and for `access` by peers.
+    ///
+    /// # Errors
+    /// The NIC has no room, or is gone.
+    fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error>;
+
+    /// Makes a queue pair with its CQs, queues and doorbell page.
+    ///
+    /// # Errors
+    /// Attributes out of range, no room, or the NIC is gone.
+    fn create_queue_pair(&self, attr: &QueuePairAttr) -> Result<QueuePair, Error>;
+
+    /// Takes an RC queue pair (to `destination`) or a DCI to where it can send.
+    ///
+    /// # Errors
+    /// No link to the destination, a wrong state, or the NIC is gone.
+    fn connect(
+        &self,
+        qp: &QueuePair,
+        destination: Destination,
+        attr: &ConnectAttr,
+    ) -> Result<(), Error>;
+
+    /// Makes a DC target for writes, reads and atomics.
+    ///
+    /// # Errors
+    /// No room, or the NIC is gone.
+    fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error>;
+
+    /// Why a queue pair went to error: the first cause, in words, if the NIC knows.
+    fn cause(&self, qpn: u32) -> Option<String>;
+
+    /// One turn of a wait loop: drives the NIC where nobody else does, and otherwise gives the core away now
+    /// and then.
+    fn relax(&self, spins: u32);
+}

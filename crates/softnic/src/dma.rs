@@ -138,6 +138,12 @@ impl Memory {
     }
 }
 
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:p} + {}", self.base, self.len)
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this very layout.

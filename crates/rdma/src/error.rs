@@ -1,0 +1,63 @@
+//! What can go wrong between a transport and a NIC.
+
+use crate::CqKind;
+
+/// A NIC, or a request to it, failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Bytes outside of a region.
+    #[error("{bytes} bytes at offset {offset} don't lie in the region's {length} bytes")]
+    OutOfRegion {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// The region's length.
+        length: u64,
+    },
+    /// A queue's size can't be had.
+    #[error("a {queue} of 2^{log} entries can't be had: between 2^{min} and 2^{max} can")]
+    QueueSize {
+        /// Which queue.
+        queue: &'static str,
+        /// log2 of what was asked for.
+        log: u32,
+        /// Least.
+        min: u32,
+        /// Most.
+        max: u32,
+    },
+    /// A CQ in which not everything fits that may complete at once.
+    #[error(
+        "a {kind:?} CQ of 2^{log_cq} entries is smaller than the 2^{log_blocks} WQEs that may complete in it: make \
+         it as deep as the send queue, or collapsed"
+    )]
+    CqTooSmall {
+        /// Its kind.
+        kind: CqKind,
+        /// log2 of its entries.
+        log_cq: u32,
+        /// log2 of the send queue.
+        log_blocks: u32,
+    },
+    /// The software NIC could not make an object.
+    #[error("the NIC can't create the {what}: {source}")]
+    Create {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        source: softnic::CreateError,
+    },
+    /// The software NIC could not connect a queue pair.
+    #[error("queue pair {qpn:#x} can't be connected: {source}")]
+    Connect {
+        /// Which.
+        qpn: u32,
+        /// Its answer.
+        source: softnic::ModifyError,
+    },
+    /// The NIC is gone.
+    #[error("the NIC doesn't answer: {0}")]
+    Gone(#[from] softnic::EngineGone),
+}

@@ -1,0 +1,402 @@
+//! The software ConnectX as a NIC: a fabric of NICs of this process, all linked to each other.
+
+use std::sync::Arc;
+
+use softnic::{
+    Access, Clock, Counters, CqAttr, CqId, CreateError, DctAttr, DmaBuf, EngineOptions, Faults,
+    Finding, LinkAttr, Memory, Modify, MrAttr, NicConfig, PdId, Profile, QpAttr, QpKind, Qpn,
+    RqAttr, SoftNics, UarId,
+};
+
+use crate::{
+    ConnectAttr, CqKind, DcTarget, Destination, Error, Layout, Nic, QueuePair, QueuePairAttr,
+    Region, Transport,
+};
+
+/// Who runs the NICs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Whoever waits: for few cores, and for tests that must not depend on the scheduler.
+    #[default]
+    Stepped,
+    /// A thread of its own, pinned to a CPU where one is given.
+    Thread {
+        /// The CPU.
+        cpu: Option<usize>,
+    },
+}
+
+/// A fabric to open.
+#[derive(Clone, Debug)]
+pub struct FabricAttr {
+    /// NICs, with the addresses 1, 2, ….
+    pub nics: u16,
+    /// Who runs them: one engine for all.
+    pub engine: Engine,
+    /// Real or virtual time.
+    pub clock: Clock,
+    /// Their configuration; the address in it is not used.
+    pub config: NicConfig,
+}
+
+impl Default for FabricAttr {
+    fn default() -> Self {
+        Self { nics: 2, engine: Engine::Stepped, clock: Clock::Real, config: NicConfig::default() }
+    }
+}
+
+/// Linked software NICs under one engine.
+pub struct Fabric {
+    engine: SoftNics,
+    nics: Vec<Arc<SoftNic>>,
+    profile: Profile,
+}
+
+impl Fabric {
+    /// Opens the NICs and starts their engine.
+    ///
+    /// # Errors
+    /// The engine's thread can't be started.
+    pub fn open(attr: &FabricAttr) -> Result<Self, Error> {
+        let mut nics: Vec<softnic::Nic> = (1..=attr.nics)
+            .map(|id| softnic::Nic::new(NicConfig { id, ..attr.config.clone() }))
+            .collect();
+        for a in 0..nics.len() {
+            for b in a + 1..nics.len() {
+                let (one, other) = softnic::link(nics[a].id(), nics[b].id(), LinkAttr::default());
+                nics[a].connect_link(one);
+                nics[b].connect_link(other);
+            }
+        }
+        let ids: Vec<u16> = nics.iter().map(softnic::Nic::id).collect();
+        let engine = match attr.engine {
+            Engine::Stepped => SoftNics::stepped(nics, attr.clock),
+            Engine::Thread { cpu } => {
+                SoftNics::spawn(nics, EngineOptions { cpu, clock: attr.clock })?
+            }
+        };
+        let nics = ids
+            .into_iter()
+            .map(|id| {
+                let pd = engine
+                    .control(id, softnic::Nic::alloc_pd)?
+                    .map_err(creating("protection domain"))?;
+                Ok(Arc::new(SoftNic { engine: engine.clone(), id, pd }))
+            })
+            .collect::<Result<_, Error>>()?;
+        Ok(Self { engine, nics, profile: attr.config.profile })
+    }
+
+    /// NIC `index`, from 0.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn nic(&self, index: usize) -> &Arc<SoftNic> {
+        &self.nics[index]
+    }
+
+    /// The timing profile.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &SoftNics {
+        &self.engine
+    }
+}
+
+/// One software NIC of a fabric.
+pub struct SoftNic {
+    engine: SoftNics,
+    id: u16,
+    pd: PdId,
+}
+
+fn creating(what: &'static str) -> impl Fn(CreateError) -> Error {
+    move |source| Error::Create { what, source }
+}
+
+impl SoftNic {
+    /// What the NIC saw its clients do wrong.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub fn findings(&self) -> Result<Vec<Finding>, Error> {
+        Ok(self.engine.control(self.id, |nic| nic.findings().to_vec())?)
+    }
+
+    /// What it has done.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        Ok(self.engine.control(self.id, |nic| nic.counters())?)
+    }
+
+    /// Changes its faults.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub fn set_faults(&self, faults: Faults) -> Result<(), Error> {
+        Ok(self.engine.control(self.id, move |nic| *nic.faults_mut() = faults)?)
+    }
+
+    /// The engine that runs it.
+    #[must_use]
+    pub fn engine(&self) -> &SoftNics {
+        &self.engine
+    }
+}
+
+/// Destroys a queue pair's objects, in the order in which they depend on each other.
+struct Owner {
+    engine: SoftNics,
+    id: u16,
+    qp: Option<Qpn>,
+    cqs: Vec<CqId>,
+    uar: Option<UarId>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let (qp, cqs, uar) = (self.qp, std::mem::take(&mut self.cqs), self.uar);
+        // An engine that is gone has no objects.
+        let _ = self.engine.control(self.id, move |nic| {
+            let _ = qp.map(|qp| nic.destroy_qp(qp));
+            for cq in cqs {
+                let _ = nic.destroy_cq(cq);
+            }
+            let _ = uar.map(|uar| nic.dealloc_uar(uar));
+        });
+    }
+}
+
+impl Nic for SoftNic {
+    fn address(&self) -> u16 {
+        self.id
+    }
+
+    fn name(&self) -> String {
+        format!("software ConnectX {}", self.id)
+    }
+
+    fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error> {
+        let (address, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        let attr = MrAttr {
+            pd: self.pd,
+            iova: address,
+            length,
+            access: access | Access::LOCAL_WRITE,
+            memory: memory.dma(),
+        };
+        let keys = self
+            .engine
+            .control(self.id, move |nic| nic.reg_mr(attr))?
+            .map_err(creating("memory region"))?;
+        Ok(Region { address, length, lkey: keys.lkey, rkey: keys.rkey, memory: Arc::clone(memory) })
+    }
+
+    fn create_queue_pair(&self, attr: &QueuePairAttr) -> Result<QueuePair, Error> {
+        check(attr)?;
+        let layout = Layout::of(attr);
+        let memory = Memory::zeroed(layout.bytes);
+        let page =
+            attr.doorbell_page.clone().unwrap_or_else(|| Memory::zeroed(wire::doorbell::UAR_PAGE));
+        let part = |offset: usize, bytes: usize| {
+            memory.dma().slice(offset, bytes).map_err(|_| {
+                creating("queue memory")(CreateError::Range {
+                    what: "queue layout",
+                    max: layout.bytes as u64,
+                })
+            })
+        };
+        // Opcode 15, owner 1: a zeroed CQ would look full of completions.
+        let fill = |offset: usize, entries: usize| {
+            for at in (offset..offset + 64 * entries).step_by(8) {
+                memory.word(at).store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
+            }
+        };
+        fill(layout.cq, 1 << attr.log_cq);
+        let receives = attr.log_receives.map_or(0, |log| 1usize << log);
+        fill(layout.recv_cq, receives);
+
+        let mut objects = Owner {
+            engine: self.engine.clone(),
+            id: self.id,
+            qp: None,
+            cqs: Vec::new(),
+            uar: None,
+        };
+        let cq_attr = CqAttr {
+            ring: part(layout.cq, 64 << attr.log_cq)?,
+            log_size: attr.log_cq,
+            record: part(layout.cq_record, 8)?,
+            collapsed: attr.cq_kind == CqKind::Collapsed,
+            ignore_overrun: attr.cq_kind == CqKind::Collapsed,
+        };
+        let send_cq = self.make("completion queue", move |nic| nic.create_cq(cq_attr))?;
+        objects.cqs.push(send_cq);
+        let mut recv_cq = send_cq;
+        let mut rq = None;
+        if let Some(log) = attr.log_receives {
+            let cq_attr = CqAttr {
+                ring: part(layout.recv_cq, 64 << log)?,
+                log_size: log,
+                record: part(layout.recv_cq_record, 8)?,
+                collapsed: false,
+                ignore_overrun: false,
+            };
+            recv_cq = self.make("receive completion queue", move |nic| nic.create_cq(cq_attr))?;
+            objects.cqs.push(recv_cq);
+            rq = Some(RqAttr { ring: part(layout.rq, 16 << log)?, log_wqes: log, log_stride: 4 });
+        }
+        let page_dma = page.dma();
+        let uar = self.make("doorbell page", move |nic| nic.alloc_uar(page_dma))?;
+        objects.uar = Some(uar);
+        let qp_attr = QpAttr {
+            pd: self.pd,
+            kind: match attr.transport {
+                Transport::Rc => QpKind::Rc,
+                Transport::Dci => QpKind::Dci,
+            },
+            send_cq,
+            recv_cq,
+            sq: part(layout.sq, 64 << attr.log_blocks)?,
+            log_sq_blocks: attr.log_blocks,
+            rq,
+            record: Some(part(layout.record, 8)?),
+            uar,
+            max_rd_atomic: 16,
+            sq_start: attr.start,
+        };
+        let qpn = self.make("queue pair", move |nic| nic.create_qp(qp_attr))?;
+        objects.qp = Some(qpn);
+        Ok(QueuePair {
+            qpn: qpn.0,
+            attr: attr.clone(),
+            memory,
+            layout,
+            doorbell_page: page,
+            _owner: Box::new(objects),
+        })
+    }
+
+    fn connect(&self, qp: &QueuePair, to: Destination, attr: &ConnectAttr) -> Result<(), Error> {
+        let qpn = Qpn(qp.qpn);
+        let attr = *attr;
+        self.engine
+            .control(self.id, move |nic| {
+                nic.modify_qp(qpn, Modify::ToInit { access: attr.access })?;
+                nic.modify_qp(
+                    qpn,
+                    Modify::ToRtr {
+                        dest_nic: to.nic,
+                        dest_qpn: Qpn(to.qpn),
+                        rq_psn: attr.rq_psn,
+                        max_dest_rd_atomic: 16,
+                        min_rnr_timer: 1,
+                    },
+                )?;
+                nic.modify_qp(
+                    qpn,
+                    Modify::ToRts {
+                        sq_psn: attr.sq_psn,
+                        retry_cnt: attr.retry_cnt,
+                        rnr_retry: attr.rnr_retry,
+                        timeout: attr.timeout,
+                        max_rd_atomic: 16,
+                    },
+                )
+            })?
+            .map_err(|source| Error::Connect { qpn: qp.qpn, source })
+    }
+
+    fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error> {
+        // A target without a receive queue completes nothing, but needs a CQ all the same.
+        let memory = Memory::zeroed(128);
+        for word in 0..8 {
+            memory.word(8 * word).store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
+        }
+        let part = |offset, bytes| {
+            memory.dma().slice(offset, bytes).map_err(|_| {
+                creating("queue memory")(CreateError::Range { what: "queue layout", max: 128 })
+            })
+        };
+        let (ring, record): (DmaBuf, DmaBuf) = (part(0, 64)?, part(64, 8)?);
+        let recv_cq = self.make("completion queue", move |nic| {
+            nic.create_cq(CqAttr {
+                ring,
+                log_size: 0,
+                record,
+                collapsed: false,
+                ignore_overrun: false,
+            })
+        })?;
+        let attr =
+            DctAttr { pd: self.pd, recv_cq, dc_key: key, access, rq: None, min_rnr_timer: 1 };
+        let number = self.make("DC target", move |_nic| {
+            drop(attr);
+            Err::<u32, _>(CreateError::Unknown { what: "DC" })
+        })?;
+        Ok(DcTarget { nic: self.id, number, key })
+    }
+
+    fn cause(&self, qpn: u32) -> Option<String> {
+        self.engine
+            .control(self.id, move |nic| nic.qp_error(Qpn(qpn)))
+            .ok()?
+            .map(|cause| cause.to_string())
+    }
+
+    fn relax(&self, spins: u32) {
+        if self.engine.is_stepped() {
+            if !self.engine.try_step(256) {
+                // Somebody else is stepping, or there is nothing to do until another thread runs.
+                if spins % 16 == 15 {
+                    std::thread::yield_now();
+                }
+            }
+        } else if spins % 1024 == 1023 {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl SoftNic {
+    fn make<T, F>(&self, what: &'static str, f: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut softnic::Nic) -> Result<T, CreateError> + Send + 'static,
+    {
+        self.engine.control(self.id, f)?.map_err(creating(what))
+    }
+}
+
+fn check(attr: &QueuePairAttr) -> Result<(), Error> {
+    let range = |queue, log: u32, min, max| {
+        if (min..=max).contains(&log) {
+            Ok(())
+        } else {
+            Err(Error::QueueSize { queue, log, min, max })
+        }
+    };
+    range("send queue", attr.log_blocks, 2, 15)?;
+    range("completion queue", attr.log_cq, 0, 22)?;
+    if let Some(log) = attr.log_receives {
+        range("receive queue", log, 0, 15)?;
+    }
+    if attr.cq_kind == CqKind::Ring && attr.log_cq < attr.log_blocks {
+        return Err(Error::CqTooSmall {
+            kind: attr.cq_kind,
+            log_cq: attr.log_cq,
+            log_blocks: attr.log_blocks,
+        });
+    }
+    Ok(())
+}
