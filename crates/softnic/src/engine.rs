@@ -6,11 +6,14 @@ use zerocopy::FromBytes;
 
 use crate::completion::{self, Sink, on_response};
 use crate::config::{Nanos, Qpn};
+use crate::fault::Faults;
 use crate::finding::Finding;
 use crate::nic::{Nic, REGISTERS, split};
+use crate::packet::{Header, flag};
 use crate::qp::{NEVER, Qp, QpState};
 use crate::requester::{Context, Stop, record_producer, transmit};
-use crate::responder::{Direct, Outcome, Target, execute, respond};
+use crate::responder::{Air, Deferred, Direct, Outcome, Target, execute, respond};
+use crate::rng::Rng;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,20 +34,32 @@ const PATIENCE: u32 = 64;
 impl Nic {
     /// Does what there is to do at time `now`, at most about `budget` packets of each kind.
     pub fn step(&mut self, now: Nanos, budget: u32) -> Step {
+        let faults = &self.config.faults;
+        if faults.paused {
+            return Step::default();
+        }
+        if let Some((from, until)) = faults.pause
+            && (from..until).contains(&now)
+        {
+            return Step { executed: 0, next_event: Some(until) };
+        }
+        let mut next = NEVER;
         let mut executed = self.poll_doorbells(now);
-        executed += self.take_responses(now, budget);
-        executed += self.take_requests(now, budget);
-        executed += self.send(now, budget);
-        executed += self.answer(budget);
+        executed += self.take_responses(now, budget, &mut next);
+        executed += self.take_requests(now, budget, &mut next);
+        executed += self.send(now, budget, &mut next);
+        executed += self.answer(now, budget);
         executed += self.flush_receives(now, budget);
+        if self.pendings.is_on() {
+            executed += self.pendings.run(now);
+            next = next.min(self.pendings.next().unwrap_or(NEVER));
+        }
         if now >= self.next_timer {
             executed += self.run_timers(now);
         }
-        let next = self.next_timer;
+        next = next.min(self.next_timer);
         Step { executed, next_event: (next != NEVER).then_some(next) }
     }
-
-    pub(crate) fn settle_all(&mut self) {}
 
     fn poll_doorbells(&mut self, now: Nanos) -> u32 {
         let mut rung = 0;
@@ -115,13 +130,25 @@ impl Nic {
         rung
     }
 
-    fn take_responses(&mut self, now: Nanos, budget: u32) -> u32 {
+    fn take_responses(&mut self, now: Nanos, budget: u32, next: &mut Nanos) -> u32 {
         let mut taken = 0;
         for link in &mut self.links {
             let mut any = false;
             while taken < budget {
                 let Some((header, payload)) = link.rx_responses.peek() else { break };
+                if header.deliver_at > now {
+                    *next = (*next).min(header.deliver_at);
+                    break;
+                }
                 any = true;
+                taken += 1;
+                if (!self.plain || header.flags & flag::LOST != 0)
+                    && loses(&self.config.faults, &mut self.dice, &mut self.taken, header)
+                {
+                    self.counters.dropped += 1;
+                    link.rx_responses.pop();
+                    continue;
+                }
                 let (index, tag) = split(header.dst);
                 if let Some(qp) = self.qps.get_mut(index, tag)
                     && qp.state == QpState::Rts
@@ -131,7 +158,7 @@ impl Nic {
                     let mut sink =
                         Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
                     let mtu = self.config.caps.mtu;
-                    on_response(qp, &header, payload, mtu, &self.mrs, &mut sink);
+                    on_response(qp, header, payload, mtu, &self.mrs, &mut sink);
                     self.counters.completed += sink.completed;
                     self.next_timer = self
                         .next_timer
@@ -146,7 +173,6 @@ impl Nic {
                     }
                 }
                 link.rx_responses.pop();
-                taken += 1;
             }
             if any {
                 link.rx_responses.release();
@@ -156,13 +182,25 @@ impl Nic {
         taken
     }
 
-    fn take_requests(&mut self, now: Nanos, budget: u32) -> u32 {
+    fn take_requests(&mut self, now: Nanos, budget: u32, next: &mut Nanos) -> u32 {
         let mut taken = 0;
         for link in &mut self.links {
             let mut any = false;
             while taken < budget {
                 let Some((header, payload)) = link.rx_requests.peek() else { break };
+                if header.deliver_at > now {
+                    *next = (*next).min(header.deliver_at);
+                    break;
+                }
                 any = true;
+                taken += 1;
+                if (!self.plain || header.flags & flag::LOST != 0)
+                    && loses(&self.config.faults, &mut self.dice, &mut self.taken, header)
+                {
+                    self.counters.dropped += 1;
+                    link.rx_requests.pop();
+                    continue;
+                }
                 let (index, tag) = split(header.dst);
                 if let Some(qp) = self.qps.get_mut(index, tag)
                     && matches!(qp.state, QpState::Rtr | QpState::Rts)
@@ -176,16 +214,14 @@ impl Nic {
                         rq: qp.rq.as_mut(),
                         cq: qp.recv_cq,
                     };
-                    let outcome = execute(
-                        &mut qp.responder,
-                        target,
-                        &header,
-                        payload,
-                        &self.mrs,
-                        &mut self.cqs,
-                        &mut Direct,
-                        now,
-                    );
+                    let (r, mrs, cqs) = (&mut qp.responder, &self.mrs, &mut self.cqs);
+                    let outcome = if self.pendings.is_on() {
+                        let pendings = &mut self.pendings;
+                        let mut later = Deferred { pendings, connection: index, now };
+                        execute(r, target, header, payload, mrs, cqs, &mut later, now)
+                    } else {
+                        execute(r, target, header, payload, mrs, cqs, &mut Direct, now)
+                    };
                     if !qp.responder.queued {
                         qp.responder.queued = true;
                         self.owing.push_back(index);
@@ -197,7 +233,6 @@ impl Nic {
                     }
                 }
                 link.rx_requests.pop();
-                taken += 1;
             }
             if any {
                 link.rx_requests.release();
@@ -207,7 +242,7 @@ impl Nic {
         taken
     }
 
-    fn send(&mut self, now: Nanos, budget: u32) -> u32 {
+    fn send(&mut self, now: Nanos, budget: u32, next: &mut Nanos) -> u32 {
         let mut left = budget;
         let mut work = 0;
         for _ in 0..self.active.len() {
@@ -219,17 +254,22 @@ impl Nic {
             qp.active = false;
             let again = match qp.state {
                 QpState::Rts => {
-                    let cx = Context {
+                    let mut cx = Context {
                         nic: self.config.id,
                         mtu: self.config.caps.mtu,
                         max_message: self.config.caps.max_message,
                         mrs: &self.mrs,
                         now,
+                        findings: &mut self.findings,
+                        faults: &mut self.config.faults,
+                        pace: &mut self.pace,
+                        plain: self.plain,
                     };
                     let Some(link) = self.links.get_mut(qp.link) else { continue };
                     let mut turn = TURN.min(left);
                     let before = turn;
-                    let stop = transmit(qp, link, &cx, &mut turn, &mut work);
+                    link.tx_requests.rewind();
+                    let stop = transmit(qp, link, &mut cx, &mut turn, &mut work);
                     link.tx_requests.publish();
                     left -= before - turn;
                     let mut sink =
@@ -241,6 +281,9 @@ impl Nic {
                         broken(qp, index, &mut self.flushing, &mut self.active);
                         false
                     } else {
+                        if stop == Stop::Pace {
+                            *next = (*next).min(self.pace.free_at());
+                        }
                         stop != Stop::Idle
                     }
                 }
@@ -265,9 +308,15 @@ impl Nic {
     }
 
     /// Sends acknowledgements and responses.
-    fn answer(&mut self, budget: u32) -> u32 {
+    fn answer(&mut self, now: Nanos, budget: u32) -> u32 {
         let mut left = budget;
         let mut answered = 0;
+        let air = Air {
+            profile: &self.config.profile,
+            instant: self.config.profile.is_instant(),
+            now,
+            lost: self.config.faults.port_down,
+        };
         for _ in 0..self.owing.len() {
             let Some(index) = self.owing.pop_front() else { break };
             let Some(qp) = self.qps.at_mut(index) else { continue };
@@ -281,6 +330,7 @@ impl Nic {
                 mtu,
                 &self.mrs,
                 link,
+                &air,
                 &mut left,
             );
             link.tx_responses.publish();
@@ -351,6 +401,15 @@ impl Nic {
             broken(qp, index, &mut self.flushing, &mut self.active);
         }
     }
+}
+
+/// Whether a packet is lost on its way here.
+fn loses(faults: &Faults, dice: &mut Rng, taken: &mut u32, header: &Header) -> bool {
+    *taken = taken.wrapping_add(1);
+    header.flags & flag::LOST != 0
+        || faults.port_down
+        || faults.drop_every.is_some_and(|n| taken.checked_rem(n) == Some(0))
+        || faults.drop_random.is_some_and(|(n, _)| dice.below(u64::from(n)) == 0)
 }
 
 struct Lists<'a> {

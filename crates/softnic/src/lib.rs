@@ -23,11 +23,15 @@ mod finding;
 mod link;
 mod mr;
 mod nic;
+mod pace;
 mod packet;
+mod placement;
 mod profile;
 mod qp;
 mod requester;
 mod responder;
+mod rng;
+mod small;
 mod table;
 mod trace;
 

@@ -16,9 +16,12 @@ use crate::fault::Faults;
 use crate::finding::{Finding, FindingKind, Findings};
 use crate::link::{LinkEnd, loopback};
 use crate::mr::{Access, MrKeys, Region, Regions};
+use crate::pace::Pace;
+use crate::placement::Pendings;
 use crate::qp::{
     Modify, NEVER, Qp, QpInfo, QpState, ReceiveQueue, Responder, SendQueue, Sent, Times,
 };
+use crate::rng::Rng;
 use crate::table::Table;
 use crate::trace::{Trace, TraceRecord};
 
@@ -80,6 +83,13 @@ pub struct Nic {
     pub(crate) findings: Findings,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
+    pub(crate) pace: Pace,
+    pub(crate) pendings: Pendings,
+    pub(crate) dice: Rng,
+    /// Packets taken, for the loss of every n-th.
+    pub(crate) taken: u32,
+    /// No WQE is failed, no packet lost, and nothing takes time.
+    pub(crate) plain: bool,
 }
 
 /// QP numbers: `tag << 16 | index`.
@@ -103,7 +113,7 @@ impl Nic {
         caps.mtu = caps.mtu.clamp(256, 4096).next_power_of_two();
         let caps = *caps;
         let qps = caps.max_qps as usize;
-        Self {
+        let mut nic = Self {
             pds: Table::new(caps.max_pds),
             uars: Table::new(caps.max_uars),
             uar_list: Vec::with_capacity(caps.max_uars as usize),
@@ -120,8 +130,40 @@ impl Nic {
             findings: Findings::new(),
             counters: Counters::default(),
             trace: Trace::new(config.trace),
+            pace: Pace::new(config.profile),
+            pendings: Pendings::default(),
+            dice: Rng::new(0),
+            taken: 0,
+            plain: true,
             config,
-        }
+        };
+        let faults = nic.config.faults.clone();
+        nic.set_faults(faults);
+        nic
+    }
+
+    /// Replaces the faults, from the next step on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        let profile = &self.config.profile;
+        self.plain = profile.is_instant()
+            && faults.fail.is_empty()
+            && faults.delay_ns == 0
+            && !faults.port_down
+            && faults.drop_every.is_none()
+            && faults.drop_random.is_none();
+        self.dice = Rng::new(faults.drop_random.map_or(0, |(_, seed)| seed));
+        self.pendings.configure(profile.placement_delay_ns, faults.out_of_order_placement);
+        self.config.faults = faults;
+    }
+
+    /// The faults: what is left of them.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.config.faults
+    }
+
+    pub(crate) fn settle_all(&mut self) {
+        self.pendings.settle_all();
     }
 
     /// Its address on links.
@@ -396,6 +438,7 @@ impl Nic {
             sq,
             rq,
             responder: Responder::new(0, 0, 0, 0, 0),
+            generation: 0,
             active: false,
             error: None,
         };
@@ -643,11 +686,6 @@ impl Nic {
     #[must_use]
     pub fn trace(&self) -> Vec<TraceRecord> {
         self.trace.records()
-    }
-
-    /// The faults, to be changed at run time.
-    pub fn faults_mut(&mut self) -> &mut Faults {
-        &mut self.config.faults
     }
 }
 

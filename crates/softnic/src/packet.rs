@@ -3,10 +3,8 @@
 //! The roles are those of the InfiniBand transport headers (BTH, RETH, AtomicETH, AETH). Every request packet
 //! carries its own address, so that a go-back-N restart in the middle of a message needs no state.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 /// Request and response headers alike.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Header {
     /// Bytes of the whole record, a multiple of 8.
@@ -34,8 +32,10 @@ pub(crate) struct Header {
     /// Immediate, as the bytes that the WQE had. Of a READ: the response packets. Of an ATOMIC: the control
     /// segment's first word.
     pub imm: u32,
-    /// Unused.
-    pub pad: u32,
+    /// The DC connection's number at its initiator; 0 of an RC.
+    pub generation: u32,
+    /// When it arrives; 0 for at once.
+    pub deliver_at: u64,
 }
 
 /// Kinds of packet.
@@ -44,6 +44,10 @@ pub(crate) mod op {
     pub(crate) const SEND: u8 = 2;
     pub(crate) const READ: u8 = 3;
     pub(crate) const ATOMIC: u8 = 4;
+    /// A DC initiator begins a connection: its key in `va`, the first sequence number in `psn`.
+    pub(crate) const CONNECT: u8 = 5;
+    /// A DC initiator ends a connection.
+    pub(crate) const DISCONNECT: u8 = 6;
     pub(crate) const ACK: u8 = 16;
     pub(crate) const NAK: u8 = 17;
     pub(crate) const READ_RESPONSE: u8 = 18;
@@ -58,6 +62,8 @@ pub(crate) mod flag {
     pub(crate) const SOLICITED: u8 = 8;
     /// Earlier writes are placed before this packet's.
     pub(crate) const FENCE: u8 = 16;
+    /// Lost on the way: the sender's port is down.
+    pub(crate) const LOST: u8 = 32;
 }
 
 /// A 24-bit sequence number extended to the wide one nearest to `near`.

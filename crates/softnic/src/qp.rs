@@ -255,6 +255,8 @@ pub(crate) struct Replay {
 pub(crate) struct Responder {
     pub src_nic: u16,
     pub src_qpn: u32,
+    /// The connection's number at a DC initiator; 0 of an RC.
+    pub generation: u32,
     /// Next sequence number expected.
     pub expected: u64,
     /// An ACK is due.
@@ -311,6 +313,7 @@ impl Responder {
         Self {
             src_nic,
             src_qpn,
+            generation: 0,
             expected,
             ack_due: false,
             nak: None,
@@ -347,6 +350,8 @@ pub(crate) struct Qp {
     pub sq: SendQueue,
     pub rq: Option<ReceiveQueue>,
     pub responder: Responder,
+    /// The connection's number of a DC initiator; 0 of an RC.
+    pub generation: u32,
     /// In the NIC's list of QPs with work.
     pub active: bool,
     pub error: Option<Cause>,

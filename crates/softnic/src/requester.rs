@@ -5,10 +5,14 @@ use wire::wqe::{CtrlFlags, INLINE, Opcode, SEGMENT, blocks};
 use zerocopy::IntoBytes;
 
 use crate::check::{Cause, Check};
+use crate::config::{Nanos, Qpn};
+use crate::fault::Faults;
+use crate::finding::{Finding, Findings};
 use crate::link::LinkEnd;
 use crate::mr::{Access, Regions};
+use crate::pace::Pace;
 use crate::packet::{Header, flag, low, op};
-use crate::qp::{NEVER, Qp, Sent, SentKind, WqeCopy};
+use crate::qp::{NEVER, Qp, SendQueue, Sent, SentKind, WqeCopy};
 
 /// A WQE as the requester understood it.
 #[derive(Clone, Copy)]
@@ -246,7 +250,57 @@ pub(crate) struct Context<'a> {
     pub mtu: u32,
     pub max_message: u32,
     pub mrs: &'a Regions,
-    pub now: u64,
+    pub now: Nanos,
+    pub findings: &'a mut Findings,
+    pub faults: &'a mut Faults,
+    pub pace: &'a mut Pace,
+    /// No WQE is failed and nothing takes time.
+    pub plain: bool,
+}
+
+/// Bytes that a packet has on the wire besides its payload (LRH, BTH, RETH, CRCs).
+pub(crate) const WIRE_HEADER: usize = 46;
+
+impl Context<'_> {
+    /// The injected failure of the next WQE, if it has one.
+    fn injected(&mut self, qpn: u32) -> Option<Cause> {
+        let mut struck = None;
+        for (i, fail) in self.faults.fail.iter_mut().enumerate() {
+            if fail.qpn.is_none_or(|of| of.0 == qpn) {
+                if fail.nth == 0 {
+                    struck.get_or_insert(i);
+                } else {
+                    fail.nth -= 1;
+                }
+            }
+        }
+        let fail = self.faults.fail.remove(struck?);
+        Some(Cause { syndrome: fail.syndrome, vendor: fail.vendor })
+    }
+
+    /// Says what is wrong with a slot that was fetched as block `index`.
+    fn inspect(&mut self, wqe: &WqeCopy, qpn: u32, index: u64, depth: u64) {
+        let (first, second) = (word(wqe, 0), word(wqe, 4));
+        let at = Qpn(qpn);
+        if first == 0 && second == 0 {
+            self.findings.add(Finding::UnwrittenSlot { qpn: at, index, found: None });
+            return;
+        }
+        let found = (first >> 8) as u16;
+        let ahead = i64::from(found.wrapping_sub(index as u16) as i16);
+        if ahead != 0 {
+            self.findings.add(if ahead % depth as i64 != 0 {
+                Finding::IndexMismatch { qpn: at, index, found }
+            } else if ahead < 0 {
+                Finding::UnwrittenSlot { qpn: at, index, found: Some(found) }
+            } else {
+                Finding::SlotOverwritten { qpn: at, index, found }
+            });
+        }
+        if second >> 8 != qpn {
+            self.findings.add(Finding::QpnMismatch { qpn: at, index, found: second >> 8 });
+        }
+    }
 }
 
 /// What `transmit` stopped at.
@@ -256,6 +310,8 @@ pub(crate) enum Stop {
     Budget,
     /// Nothing to do until something is posted, acknowledged or due.
     Idle,
+    /// The engine is busy until the pace allows more.
+    Pace,
     /// The lane is full.
     Lane,
 }
@@ -264,7 +320,7 @@ pub(crate) enum Stop {
 pub(crate) fn transmit(
     qp: &mut Qp,
     link: &mut LinkEnd,
-    cx: &Context<'_>,
+    cx: &mut Context<'_>,
     budget: &mut u32,
     work: &mut u32,
 ) -> Stop {
@@ -277,8 +333,10 @@ pub(crate) fn transmit(
         max_message: cx.max_message,
         reads: qp.sq.max_rd_atomic > 0,
     };
-    let mut copy: WqeCopy = [0; 128];
     loop {
+        let small = if cx.plain { crate::small::send(qp, link, cx, *budget) } else { 0 };
+        *budget -= small;
+        *work += small;
         if *budget == 0 {
             return Stop::Budget;
         }
@@ -295,21 +353,33 @@ pub(crate) fn transmit(
             sq.cursor += 1;
             continue;
         }
-        let wqe: &WqeCopy = if sq.held {
-            &sq.copy
-        } else {
-            if fetch(sq, index, &mut copy).is_none() {
-                let cause = Check::QueueMemory.into();
-                fail_new(qp, index, 0, 1, cause);
-                return Stop::Idle;
-            }
-            &copy
-        };
+        if !sq.held && fetch(sq, index).is_none() {
+            fail_new(qp, index, 0, 1, Check::QueueMemory.into());
+            return Stop::Idle;
+        }
+        sq.held = true;
+        let wqe = &*sq.copy;
+        if is_new && !cx.plain && cx.pace.is_busy(cx.now) {
+            return Stop::Pace;
+        }
         let ds = word(wqe, 4) as u8 & wire::wqe::DS_MAX;
         let opcode = word(wqe, 0) as u8;
         let flags = CtrlFlags(word(wqe, 8) as u8);
         let parsed = parse(wqe, &limits, cx.mrs);
-        let request = match parsed {
+        let waits = match &parsed {
+            Ok(request) if is_new => must_wait(sq, request, flags),
+            _ => false,
+        };
+        if waits {
+            return Stop::Idle;
+        }
+        if is_new {
+            let depth = sq.mask + 1;
+            cx.inspect(&sq.copy, limits.qpn, index, depth);
+        }
+        let injected =
+            if is_new && !cx.plain { cx.injected(limits.qpn).map_or(parsed, Err) } else { parsed };
+        let request = match injected {
             Ok(request) => request,
             Err(cause) => {
                 if is_new {
@@ -324,27 +394,20 @@ pub(crate) fn transmit(
             }
         };
         if is_new {
-            let reads = matches!(request.what, What::Read | What::Atomic { .. });
-            let in_flight = sq.slots_used.count_ones();
-            if flags.0 & CtrlFlags::FENCE_MASK >= CtrlFlags::FENCE.0 && in_flight > 0
-                || reads && in_flight >= u32::from(sq.max_rd_atomic)
-            {
-                return Stop::Idle;
+            if !cx.plain {
+                cx.pace.take(cx.now, limits.qpn, cx.faults.delay_ns);
             }
+            let reads = matches!(request.what, What::Read | What::Atomic { .. });
             let packets = match request.what {
                 What::Nop => 0,
                 What::Atomic { .. } => 1,
-                _ => request.len.div_ceil(cx.mtu).max(1),
+                _ => packets_of(request.len, cx.mtu),
             };
-            if sq.next_psn + u64::from(packets) - sq.acked > 1 << 23 {
-                return Stop::Idle;
-            }
             let mut slot = 0;
             if reads {
                 slot = sq.slots_used.trailing_ones();
                 sq.slots_used |= 1 << slot;
-                let from = if sq.held { &sq.copy } else { &copy };
-                sq.slots[slot as usize] = *from;
+                sq.slots[slot as usize] = *sq.copy;
             }
             let entry = Sent {
                 index,
@@ -372,13 +435,14 @@ pub(crate) fn transmit(
             sq.cursor_packets = 0;
             *work += 1;
             if packets == 0 {
+                sq.held = false;
                 sq.cursor += 1;
                 *budget -= 1;
                 continue;
             }
         }
         let entry = sq.sent_at(sq.cursor);
-        let wqe: &WqeCopy = if sq.held { &sq.copy } else { &copy };
+        let wqe = &*sq.copy;
         let mut stop = None;
         while sq.cursor_packets < entry.packets {
             if *budget == 0 {
@@ -440,6 +504,13 @@ pub(crate) fn transmit(
                     len = usize::from(segments) * SEGMENT;
                 }
             }
+            if !cx.plain {
+                if cx.faults.port_down {
+                    header.flags |= flag::LOST;
+                }
+                header.deliver_at =
+                    link.arrival(&cx.pace.profile, cx.pace.free_ps, len + WIRE_HEADER);
+            }
             let mark = link.tx_requests.mark();
             let Some(payload) = link.tx_requests.push(header, len) else {
                 stop = Some(Stop::Lane);
@@ -473,10 +544,6 @@ pub(crate) fn transmit(
             }
         }
         if let Some(stop) = stop {
-            if !sq.held {
-                *sq.copy = copy;
-                sq.held = true;
-            }
             return stop;
         }
         sq.held = false;
@@ -485,15 +552,31 @@ pub(crate) fn transmit(
     }
 }
 
+fn packets_of(len: u32, mtu: u32) -> u32 {
+    // The MTU is a power of two.
+    (len.saturating_sub(1) >> mtu.trailing_zeros()) + 1
+}
+
+/// Whether a WQE must wait for what is in flight.
+fn must_wait(sq: &SendQueue, request: &Request, flags: CtrlFlags) -> bool {
+    let in_flight = sq.slots_used.count_ones();
+    let reads = matches!(request.what, What::Read | What::Atomic { .. });
+    // No message has more packets than bytes / 256.
+    let psns = sq.next_psn + u64::from(request.len / 256 + 1) - sq.acked;
+    flags.has(CtrlFlags::FENCE) && in_flight > 0
+        || reads && in_flight >= u32::from(sq.max_rd_atomic)
+        || psns > 1 << 23
+}
+
 /// Reads a WQE: one block, and the others if its `ds` says that there are some.
 #[inline]
-fn fetch(sq: &crate::qp::SendQueue, index: u64, copy: &mut WqeCopy) -> Option<()> {
+fn fetch(sq: &mut SendQueue, index: u64) -> Option<()> {
     let first = sq.ring.read_block(sq.offset(index)).ok()?;
-    copy[..8].copy_from_slice(&first);
-    let ds = word(copy, 4) as u8 & wire::wqe::DS_MAX;
+    sq.copy[..8].copy_from_slice(&first);
+    let ds = word(&sq.copy, 4) as u8 & wire::wqe::DS_MAX;
     for block in 1..u64::from(blocks(ds)) {
         let bytes = sq.ring.read_block(sq.offset(index + block)).ok()?;
-        copy[block as usize * 8..][..8].copy_from_slice(&bytes);
+        sq.copy[block as usize * 8..][..8].copy_from_slice(&bytes);
     }
     Some(())
 }

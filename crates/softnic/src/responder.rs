@@ -13,7 +13,10 @@ use crate::dma::DmaBuf;
 use crate::link::LinkEnd;
 use crate::mr::{Access, Regions};
 use crate::packet::{Header, extend, flag, low, op};
+use crate::placement::Pendings;
+use crate::profile::Profile;
 use crate::qp::{Nak, Owed, ReceiveQueue, Receiving, Replay, Responder};
+use crate::requester::WIRE_HEADER;
 use crate::table::Table;
 
 /// Data segment key that ends a receive WQE's list (`MLX5_INVALID_LKEY`).
@@ -58,6 +61,22 @@ impl Placement for Direct {
     }
     #[inline]
     fn settle(&mut self) {}
+}
+
+/// Places later.
+pub(crate) struct Deferred<'a> {
+    pub pendings: &'a mut Pendings,
+    pub connection: u32,
+    pub now: Nanos,
+}
+
+impl Placement for Deferred<'_> {
+    fn place(&mut self, memory: &DmaBuf, offset: usize, bytes: &[u8], fenced: bool) {
+        self.pendings.add(self.now, self.connection, memory, offset, bytes, fenced);
+    }
+    fn settle(&mut self) {
+        self.pendings.settle(self.connection);
+    }
 }
 
 /// Executes one request packet.
@@ -414,6 +433,25 @@ fn atomic(
     Ok(1)
 }
 
+/// What happens to responses on their way.
+pub(crate) struct Air<'a> {
+    pub profile: &'a Profile,
+    /// Nothing takes time.
+    pub instant: bool,
+    pub now: Nanos,
+    pub lost: bool,
+}
+
+impl Air<'_> {
+    #[inline]
+    fn stamp(&self, link: &mut LinkEnd, header: &mut Header, bytes: usize) {
+        if !self.instant {
+            let ready = self.now.saturating_mul(1000);
+            header.deliver_at = link.arrival(self.profile, ready, bytes + WIRE_HEADER);
+        }
+    }
+}
+
 /// Sends what a connection owes, as far as the lane has room. True when nothing is owed any more.
 #[inline]
 pub(crate) fn respond(
@@ -424,9 +462,19 @@ pub(crate) fn respond(
     mtu: u32,
     mrs: &Regions,
     link: &mut LinkEnd,
+    air: &Air<'_>,
     budget: &mut u32,
 ) -> bool {
-    let base = Header { src_nic: nic, dst: r.src_qpn, src: number, ..Header::default() };
+    let mut base = Header {
+        src_nic: nic,
+        dst: r.src_qpn,
+        src: number,
+        generation: r.generation,
+        ..Header::default()
+    };
+    if air.lost {
+        base.flags = flag::LOST;
+    }
     while r.owed_head != r.owed_tail {
         if *budget == 0 {
             return false;
@@ -436,6 +484,7 @@ pub(crate) fn respond(
         let mut header = Header { psn: low(owed.psn), va: r.executed_at, ..base };
         if owed.is_atomic {
             header.op = op::ATOMIC_RESPONSE;
+            air.stamp(link, &mut header, owed.len as usize);
             let Some(payload) = link.tx_responses.push(header, owed.len as usize) else {
                 return false;
             };
@@ -461,6 +510,7 @@ pub(crate) fn respond(
                     }
                 }
             };
+            air.stamp(link, &mut header, now as usize);
             let Some(payload) = link.tx_responses.push(header, now as usize) else {
                 return false;
             };
@@ -483,8 +533,9 @@ pub(crate) fn respond(
         *budget -= 1;
     }
     if r.ack_due && r.nak.is_none() {
-        let header =
+        let mut header =
             Header { op: op::ACK, psn: low(r.expected.wrapping_sub(1)), va: r.executed_at, ..base };
+        air.stamp(link, &mut header, 0);
         if link.tx_responses.push(header, 0).is_none() {
             return false;
         }
@@ -500,7 +551,7 @@ pub(crate) fn respond(
                 0,
             ),
         };
-        let header = Header {
+        let mut header = Header {
             op: op::NAK,
             psn: low(r.expected),
             va: r.executed_at,
@@ -508,6 +559,7 @@ pub(crate) fn respond(
             total: u32::from(timer),
             ..base
         };
+        air.stamp(link, &mut header, 0);
         if link.tx_responses.push(header, 0).is_none() {
             return false;
         }
