@@ -254,6 +254,7 @@ pub struct LatencyArgs {
     pub stride: u64,
     pub warmup: u64,
     pub samples: u64,
+    pub first: u64,
     pub local: Local,
     pub remote: Remote,
     pub result: Local,
@@ -273,11 +274,15 @@ pub struct RateArgs {
     pub qps: u32,
     pub threads: u32,
     pub batch: u32,
+    pub nth: u32,
+    pub force: u32,
+    pub is_get: u32,
     pub bytes: u32,
     pub lanes: u32,
     pub is_inline: u32,
     pub ops: u64,
     pub warmup: u64,
+    pub first: u64,
     pub slots: u64,
     pub stride: u64,
     pub local: Local,
@@ -305,7 +310,7 @@ pub struct RoundTripArgs {
 const _: () = {
     assert!(size_of::<QpState>() == 256);
     assert!(size_of::<QpView>() == 72);
-    assert!(size_of::<LatencyArgs>() == 144);
-    assert!(size_of::<RateArgs>() == 120);
+    assert!(size_of::<LatencyArgs>() == 152);
+    assert!(size_of::<RateArgs>() == 144);
     assert!(size_of::<RoundTripArgs>() == 96);
 };

@@ -28,7 +28,7 @@ fn kernels() -> Vec<(KernelKind, Choice)> {
         }
         for &sharing in Sharing::ALL {
             for &ringing in Ringing::ALL {
-                let signalling = if ringing == Ringing::Deferred {
+                let signalling = if ringing >= Ringing::Deferred {
                     Signalling::OnRequest
                 } else {
                     Signalling::Every

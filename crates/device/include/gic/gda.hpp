@@ -34,7 +34,8 @@ struct Choice {
 
 // What a caller says of one post.
 struct How {
-    bool ring = true;     // Ringing::deferred only
+    bool ring = true;     // Ringing::deferred and every_nth only
+    u32 nth = 1;          // Ringing::every_nth only, in blocks
     bool signal = true;   // Signalling::on_request only
     bool fence = false;   // wait at the NIC for earlier reads and atomics
     const AddressVector* av = nullptr;  // Transport::dc only
@@ -226,7 +227,7 @@ class Endpoint {
             }
             return wait(own_.last_signalled);
         } else if constexpr (C::signalling == Signalling::every && C::max_blocks == 1 &&
-                             C::ringing != Ringing::deferred) {
+                             (C::ringing == Ringing::each || C::ringing == Ringing::threshold)) {
             // What others have reserved they will publish; the last of them rings.
             return wait(mem::load_acquire<Scope::gpu>(&qp_.state->reserved));
         } else {
@@ -367,23 +368,27 @@ class Endpoint {
                 if (time.expired())
                     return fail(Failure::of(Why::deadline_turn, qp_.qpn, static_cast<u32>(base)));
             }
-            bool now = true;
-            if constexpr (C::ringing == Ringing::deferred) now = how.ring;
-            if constexpr (C::ringing == Ringing::threshold) {
-                // Who reserved behind us will publish, and look at this again.
-                now = mem::load_relaxed<Scope::gpu>(&s->reserved) == next || (base / 32) != (next / 32);
-            }
-            if (now) ring(next);
+            if (rings_now(base, next, how)) ring(next);
             mem::store_release<Scope::gpu>(&s->ready, next);
         } else {
             own_.head = next;
             own_.last_ticket = ticket;
             if (asks) own_.last_signalled = ticket;
-            if (C::ringing == Ringing::each || (C::ringing == Ringing::deferred && how.ring) ||
-                C::ringing == Ringing::threshold)
-                ring(next);
+            if (rings_now(base, next, how)) ring(next);
         }
         return {};
+    }
+
+    // Whoever leaves blocks unrung relies on somebody behind him: on the next post, on a post that waits for
+    // space, or on quiet.
+    GIC_FN bool rings_now(u64 base, u64 next, const How& how) const {
+        if constexpr (C::ringing == Ringing::deferred) return how.ring;
+        if constexpr (C::ringing == Ringing::every_nth) return how.ring || base / how.nth != next / how.nth;
+        if constexpr (C::ringing == Ringing::threshold && C::shared) {
+            // Who reserved behind us will publish, and look at this again.
+            return mem::load_relaxed<Scope::gpu>(&qp_.state->reserved) == next || base / 32 != next / 32;
+        }
+        return true;
     }
 
     GIC_FN void ring(u64 producer) {

@@ -25,9 +25,10 @@ constexpr u32 kCqKinds = 2;
 enum class Ringing : u32 {
     each = 0,       // for every post
     threshold = 1,  // when nobody is behind, or when a multiple of 32 blocks is crossed
-    deferred = 2,   // when the caller says so (a batch, every n-th, aggregation)
+    deferred = 2,   // when the caller says so: aggregation
+    every_nth = 3,  // when a multiple of the caller's n is crossed, and when he says so
 };
-constexpr u32 kRingings = 3;
+constexpr u32 kRingings = 4;
 
 // Which WQEs ask for a CQE.
 enum class Signalling : u32 {

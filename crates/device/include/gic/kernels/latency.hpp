@@ -13,7 +13,7 @@ constexpr u32 kOps = 5;
 enum class QuietScope : u32 { one = 0, used = 1, all = 2 };
 
 // Operation i goes to queue pair i mod `qps`, from and to slot i mod `slots`, `stride` bytes apart, and marks
-// its payload with i + 1. The first `warmup` operations are not kept.
+// its payload with first + i. The first `warmup` operations are not kept.
 struct LatencyArgs {
     const Qp* qp;
     u32 qps;
@@ -23,6 +23,7 @@ struct LatencyArgs {
     u64 stride;
     u64 warmup;
     u64 samples;
+    u64 first;      // operation i marks its payload with first + i
     Local local;
     Remote remote;
     Local result;   // 8 bytes: what an atomic leaves
@@ -32,7 +33,7 @@ struct LatencyArgs {
     u64* total;     // ticks, issue and completion
     u64* failure;   // Failure, 0 if none
 };
-static_assert(sizeof(LatencyArgs) == 144, "mirrored by the host");
+static_assert(sizeof(LatencyArgs) == 152, "mirrored by the host");
 
 template <class C>
 GIC_FN Failure quiet_all(const LatencyArgs& a) {
@@ -55,7 +56,7 @@ GIC_FN void latency(const LatencyArgs& a) {
         Local local = {a.local.address + slot, a.local.lkey};
         Remote remote = {a.remote.address + slot, a.remote.rkey};
         if constexpr (O == Op::put || O == Op::put_inline || O == Op::put_signal)
-            write_payload(local.address, a.bytes, i + 1);
+            write_payload(local.address, a.bytes, a.first + i);
         Endpoint<C> endpoint(a.qp[i % a.qps]);
 
         u64 start = clock_ticks();

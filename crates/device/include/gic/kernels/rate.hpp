@@ -8,17 +8,21 @@ namespace kernels {
 
 // Thread t posts `ops` operations in batches of `batch`. With an exclusive choice it goes round the queue pairs
 // t, t + threads, …; with a shared one all threads use all of them. Operation i of a thread goes to slot
-// t * slots + i mod `slots`, and its 8-byte payload (or the mark of a longer one) is i + 1.
+// t * slots + i mod `slots`, and its 8-byte payload (or the mark of a longer one) is first + i.
 struct RateArgs {
     const Qp* qp;
     u32 qps;
     u32 threads;
-    u32 batch;
+    u32 batch;      // posted between two of the caller's rings
+    u32 nth;        // Ringing::every_nth: also rung for when a multiple of it is crossed
+    u32 force;      // Ringing::every_nth: the last of a batch is rung for in any case
+    u32 is_get;     // reads instead of writes
     u32 bytes;
     u32 lanes;      // 1, or 32: a whole warp builds the batch
-    u32 is_inline;  // 8-byte values only
+    u32 is_inline;  // payload in the WQE; one lane
     u64 ops;        // a thread, warm-up included; a multiple of `batch`
     u64 warmup;     // a thread
+    u64 first;      // operation i marks its payload with first + i
     u64 slots;
     u64 stride;
     Local local;
@@ -27,7 +31,7 @@ struct RateArgs {
     u64* end;       // shared clock: all completed, one a thread
     u64* failure;   // one a thread
 };
-static_assert(sizeof(RateArgs) == 120, "mirrored by the host");
+static_assert(sizeof(RateArgs) == 144, "mirrored by the host");
 
 struct WarpOp {
     Remote remote;
@@ -44,10 +48,14 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
             Warp part(count == kWarp ? 0xffffffffu : (1u << count) - 1);
             How how;
             how.ring = how.signal = done + count >= a.batch;
+            if constexpr (C::ringing == Ringing::every_nth) {
+                how.ring &= a.force != 0;
+                how.nth = a.nth;
+            }
             Failure f = endpoint.put_warp(part, [&](u32 lane) {
                 u64 i = first + done + lane;
                 u64 slot = (thread * a.slots + i % a.slots) * a.stride;
-                write_payload(a.local.address + slot, a.bytes, i + 1);
+                write_payload(a.local.address + slot, a.bytes, a.first + i);
                 return WarpOp{{a.remote.address + slot, a.remote.rkey},
                               {a.local.address + slot, a.local.lkey},
                               a.bytes};
@@ -62,11 +70,22 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
         u64 slot = (thread * a.slots + i % a.slots) * a.stride;
         How how;
         how.ring = how.signal = b + 1 == a.batch;
+        if constexpr (C::ringing == Ringing::every_nth) {
+            how.ring &= a.force != 0;
+            how.nth = a.nth;
+        }
         Failure f;
-        if (a.is_inline) {
-            f = endpoint.put_value({a.remote.address + slot, a.remote.rkey}, i + 1, how).failure;
+        if (a.is_inline && a.bytes == 8) {
+            f = endpoint.put_value({a.remote.address + slot, a.remote.rkey}, a.first + i, how).failure;
+        } else if (a.is_inline) {
+            write_payload(a.local.address + slot, a.bytes, a.first + i);
+            f = endpoint.put_inline({a.remote.address + slot, a.remote.rkey},
+                                    reinterpret_cast<const u8*>(a.local.address + slot), a.bytes, how).failure;
+        } else if (a.is_get) {
+            f = endpoint.get({a.local.address + slot, a.local.lkey},
+                             {a.remote.address + slot, a.remote.rkey}, a.bytes, how).failure;
         } else {
-            write_payload(a.local.address + slot, a.bytes, i + 1);
+            write_payload(a.local.address + slot, a.bytes, a.first + i);
             f = endpoint.put({a.remote.address + slot, a.remote.rkey},
                              {a.local.address + slot, a.local.lkey}, a.bytes, how).failure;
         }
