@@ -5,18 +5,17 @@ use wire::wqe::{DS_MAX, blocks};
 
 use crate::check::{Cause, Check};
 use crate::config::Nanos;
-use crate::cq::Cq;
+use crate::cq::Cqs;
 use crate::mr::Regions;
 use crate::packet::{Header, extend, op};
 use crate::qp::{NEVER, Qp, QpState, SentKind};
 use crate::requester::{fail_sent, go_back, result_segment, scatter};
 use crate::responder::nak_code;
-use crate::table::Table;
 use crate::trace::{Trace, TraceRecord};
 
 /// What the completion of WQEs needs of its NIC.
 pub(crate) struct Sink<'a> {
-    pub cqs: &'a mut Table<Cq>,
+    pub cqs: &'a mut Cqs,
     pub trace: &'a mut Trace,
     pub now: Nanos,
     pub completed: u64,
@@ -221,9 +220,7 @@ pub(crate) fn advance(qp: &mut Qp, executed: Nanos, sink: &mut Sink<'_>) {
 }
 
 fn push(qp: &mut Qp, cqe: Cqe, sink: &mut Sink<'_>) {
-    let pushed = sink.cqs.at_mut(qp.send_cq).map(|cq| cq.push(cqe));
-    if !matches!(pushed, Some(Ok(()))) && qp.state != QpState::Error {
-        qp.state = QpState::Error;
+    if sink.cqs.push(qp.send_cq, cqe).is_err() {
         qp.error.get_or_insert(Check::CqOverrun.into());
     }
 }
@@ -316,7 +313,7 @@ pub(crate) fn flush(qp: &mut Qp, budget: &mut u32, sink: &mut Sink<'_>) -> bool 
     true
 }
 
-fn flush_receive(cqs: &mut Table<Cq>, cq: u32, qpn: u32, index: u64) {
+fn flush_receive(cqs: &mut Cqs, cq: u32, qpn: u32, index: u64) {
     let cqe = Cqe::error(
         CqeOpcode::ResponderError,
         Syndrome::Flushed,
@@ -325,7 +322,7 @@ fn flush_receive(cqs: &mut Table<Cq>, cq: u32, qpn: u32, index: u64) {
         qpn,
         index as u16,
     );
-    let _ = cqs.at_mut(cq).map(|cq| cq.push(cqe));
+    let _ = cqs.push(cq, cqe);
 }
 
 /// The acknowledgement is overdue.

@@ -4,7 +4,9 @@ use wire::cqe::{Cqe, CqeOpcode};
 use wire::doorbell::RECORD_CQ_CONSUMER;
 use zerocopy::IntoBytes;
 
+use crate::config::CqId;
 use crate::dma::DmaBuf;
+use crate::table::Table;
 
 const CQE: usize = size_of::<Cqe>();
 const SIGNATURE_WORD: usize = 56;
@@ -28,6 +30,36 @@ pub(crate) struct Cq {
 
 /// The consumer record allows no other entry.
 pub(crate) struct Overrun;
+
+/// All completion queues.
+pub(crate) struct Cqs {
+    pub table: Table<Cq>,
+    /// A CQ that has just run over, and the QP whose completion found no room.
+    pub overrun: Option<(u32, u32)>,
+}
+
+impl Cqs {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self { table: Table::new(capacity), overrun: None }
+    }
+
+    /// The handle of the CQ at `index`.
+    pub(crate) fn id(&self, index: u32) -> CqId {
+        CqId(index << 8 | self.table.tag(index).map_or(0, u32::from))
+    }
+
+    /// Writes an entry for `qpn` to the CQ at `index`.
+    #[inline]
+    pub(crate) fn push(&mut self, index: u32, cqe: Cqe) -> Result<(), Overrun> {
+        let cq = self.table.at_mut(index).ok_or(Overrun)?;
+        let was_in_error = cq.in_error;
+        let pushed = cq.push(cqe);
+        if pushed.is_err() && !was_in_error {
+            self.overrun = Some((index, cqe.qpn()));
+        }
+        pushed
+    }
+}
 
 impl Cq {
     pub(crate) fn new(
@@ -63,7 +95,7 @@ impl Cq {
 
     /// Writes the next entry, `op_own` last.
     #[inline]
-    pub(crate) fn push(&mut self, cqe: Cqe) -> Result<(), Overrun> {
+    fn push(&mut self, cqe: Cqe) -> Result<(), Overrun> {
         if self.in_error {
             return Err(Overrun);
         }

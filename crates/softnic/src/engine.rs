@@ -4,6 +4,7 @@ use wire::doorbell::{Doorbell, RECORD_RECEIVE};
 use wire::index::extend;
 use zerocopy::FromBytes;
 
+use crate::check::Check;
 use crate::completion::{self, Sink, on_response};
 use crate::config::{Nanos, Qpn};
 use crate::fault::Faults;
@@ -56,6 +57,9 @@ impl Nic {
         }
         if now >= self.next_timer {
             executed += self.run_timers(now);
+        }
+        if let Some((cq, qpn)) = self.cqs.overrun.take() {
+            self.cq_overrun(cq, qpn);
         }
         next = next.min(self.next_timer);
         Step { executed, next_event: (next != NEVER).then_some(next) }
@@ -394,6 +398,21 @@ impl Nic {
         }
         self.next_timer = next;
         ran
+    }
+
+    /// A CQ ran over: it takes no other entry, and its QPs go to ERROR.
+    #[cold]
+    fn cq_overrun(&mut self, cq: u32, qpn: u32) {
+        self.findings.add(Finding::CqOverrun { cq: self.cqs.id(cq), qpn: Qpn(qpn) });
+        for (index, qp) in self.qps.iter_mut() {
+            if (qp.send_cq == cq || qp.recv_cq == cq)
+                && !matches!(qp.state, QpState::Reset | QpState::Error)
+            {
+                qp.error.get_or_insert(Check::CqOverrun.into());
+                completion::enter_error(qp);
+                broken(qp, index, &mut self.flushing, &mut self.active);
+            }
+        }
     }
 
     pub(crate) fn wake_error(&mut self, index: u32) {

@@ -184,13 +184,13 @@ impl fmt::Display for Finding {
                 f,
                 "CQ {}: {needed} completions may be in it at once, it has {entries} entries. Make it larger, or \
                  bound what is in flight.",
-                cq.0
+                cq.0 >> 8
             ),
             Self::CqOverrun { cq, qpn } => write!(
                 f,
                 "CQ {}: full when a completion of QP {qpn} came: the CQ is in error and so are its QPs. Look at \
                  the consumer index in the CQ's doorbell record, and at the CQ's size.",
-                cq.0
+                cq.0 >> 8
             ),
             Self::QpnMismatch { qpn, index, found } => write!(
                 f,

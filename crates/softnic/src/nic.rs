@@ -9,7 +9,7 @@ use wire::wqe::WQEBB;
 use crate::check::Cause;
 use crate::completion::{ack_timeout, enter_error};
 use crate::config::{CqAttr, CqId, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, UarId};
-use crate::cq::Cq;
+use crate::cq::{Cq, Cqs};
 use crate::dma::DmaBuf;
 use crate::error::{CreateError, DestroyError, ModifyError};
 use crate::fault::Faults;
@@ -67,7 +67,7 @@ pub struct Nic {
     pub(crate) uar_list: Vec<u32>,
     pub(crate) uar_next: usize,
     pub(crate) mrs: Regions,
-    pub(crate) cqs: Table<Cq>,
+    pub(crate) cqs: Cqs,
     pub(crate) qps: Table<Qp>,
     pub(crate) links: Vec<LinkEnd>,
     /// QPs with something to send or flush, by index.
@@ -119,7 +119,7 @@ impl Nic {
             uar_list: Vec::with_capacity(caps.max_uars as usize),
             uar_next: 0,
             mrs: Regions::new(caps.max_mrs),
-            cqs: Table::new(caps.max_cqs),
+            cqs: Cqs::new(caps.max_cqs),
             qps: Table::new(caps.max_qps),
             links: vec![loopback(config.id)],
             active: VecDeque::with_capacity(qps),
@@ -319,6 +319,7 @@ impl Nic {
             return Err(CreateError::CqNotInitialised { entry });
         }
         self.cqs
+            .table
             .insert(|index, tag| (cq, CqId(index << 8 | u32::from(tag))))
             .ok_or(CreateError::TableFull { what: "completion queues" })
     }
@@ -330,16 +331,17 @@ impl Nic {
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
         let what = "completion queue";
         let (index, tag) = (cq.0 >> 8, cq.0 as u8);
-        if self.cqs.get(index, tag).ok_or(DestroyError::Unknown { what })?.users > 0 {
+        if self.cqs.table.get(index, tag).ok_or(DestroyError::Unknown { what })?.users > 0 {
             return Err(DestroyError::Busy { what });
         }
-        self.cqs.remove(index, tag);
+        self.cqs.table.remove(index, tag);
         Ok(())
     }
 
     fn check_cq(&self, cq: CqId) -> Result<u32, CreateError> {
         let (index, tag) = (cq.0 >> 8, cq.0 as u8);
         self.cqs
+            .table
             .get(index, tag)
             .map(|_| index)
             .ok_or(CreateError::Unknown { what: "completion queue" })
@@ -463,13 +465,14 @@ impl Nic {
 
     /// Counts what may complete in a CQ, and says when that is too much.
     fn commit(&mut self, index: u32, needed: u64) {
-        if let Some(cq) = self.cqs.at_mut(index) {
+        if let Some(cq) = self.cqs.table.at_mut(index) {
             cq.users += 1;
             cq.committed += needed;
             let entries = 1u64 << cq.log_size;
             if !cq.collapsed && cq.committed > entries && needed > 0 {
                 let needed = cq.committed;
-                self.findings.add(Finding::CqTooSmall { cq: CqId(index), entries, needed });
+                let cq = self.cqs.id(index);
+                self.findings.add(Finding::CqTooSmall { cq, entries, needed });
             }
         }
     }
@@ -493,7 +496,7 @@ impl Nic {
             uar.qps.retain(|&i| i != index);
         }
         for (cq, committed) in [(qp.send_cq, qp.sq.mask + 1), (qp.recv_cq, depth)] {
-            if let Some(cq) = self.cqs.at_mut(cq) {
+            if let Some(cq) = self.cqs.table.at_mut(cq) {
                 cq.users -= 1;
                 cq.committed -= committed;
             }

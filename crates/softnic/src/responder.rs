@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::atomic::Operation;
 use crate::check::{Cause, Check};
 use crate::config::Nanos;
-use crate::cq::Cq;
+use crate::cq::Cqs;
 use crate::dma::DmaBuf;
 use crate::link::LinkEnd;
 use crate::mr::{Access, Regions};
@@ -17,7 +17,6 @@ use crate::placement::Pendings;
 use crate::profile::Profile;
 use crate::qp::{Nak, Owed, ReceiveQueue, Receiving, Replay, Responder};
 use crate::requester::WIRE_HEADER;
-use crate::table::Table;
 
 /// Data segment key that ends a receive WQE's list (`MLX5_INVALID_LKEY`).
 pub(crate) const LIST_END: u32 = 0x100;
@@ -87,7 +86,7 @@ pub(crate) fn execute(
     header: &Header,
     payload: &[u8],
     mrs: &Regions,
-    cqs: &mut Table<Cq>,
+    cqs: &mut Cqs,
     placement: &mut impl Placement,
     now: Nanos,
 ) -> Outcome {
@@ -204,7 +203,7 @@ fn write(
     header: &Header,
     payload: &[u8],
     mrs: &Regions,
-    cqs: &mut Table<Cq>,
+    cqs: &mut Cqs,
     placement: &mut impl Placement,
 ) -> Result<u32, Refusal> {
     permit(&target, Access::REMOTE_WRITE)?;
@@ -248,13 +247,9 @@ fn write(
     Ok(1)
 }
 
-fn complete(cqs: &mut Table<Cq>, cq: u32, cqe: Cqe, _header: &Header) -> Result<(), Refusal> {
-    let pushed = cqs.at_mut(cq).map(|cq| cq.push(cqe));
-    if matches!(pushed, Some(Ok(()))) {
-        Ok(())
-    } else {
-        Err(Refusal::Fatal(Check::RemoteReceive.into(), Check::CqOverrun.into()))
-    }
+fn complete(cqs: &mut Cqs, cq: u32, cqe: Cqe, _header: &Header) -> Result<(), Refusal> {
+    cqs.push(cq, cqe)
+        .map_err(|_| Refusal::Fatal(Check::RemoteReceive.into(), Check::CqOverrun.into()))
 }
 
 /// The segments of a receive WQE: byte count, key, address.
@@ -302,7 +297,7 @@ fn send(
     header: &Header,
     payload: &[u8],
     mrs: &Regions,
-    cqs: &mut Table<Cq>,
+    cqs: &mut Cqs,
 ) -> Result<u32, Refusal> {
     let rq = target.rq.ok_or(Refusal::NotReady)?;
     let mut receiving = match r.receiving {
@@ -312,7 +307,7 @@ fn send(
             Receiving { index, bytes: 0, capacity }
         }
     };
-    let fail = |cqs: &mut Table<Cq>, local: Check, remote: Check| {
+    let fail = |cqs: &mut Cqs, local: Check, remote: Check| {
         let cqe = Cqe::error(
             CqeOpcode::ResponderError,
             local.syndrome(),
@@ -321,7 +316,7 @@ fn send(
             target.number,
             receiving.index as u16,
         );
-        let _ = cqs.at_mut(target.cq).map(|cq| cq.push(cqe));
+        let _ = cqs.push(target.cq, cqe);
         Refusal::Fatal(remote.into(), local.into())
     };
     if u64::from(receiving.bytes) + u64::from(header.total) > receiving.capacity {

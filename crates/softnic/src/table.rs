@@ -50,6 +50,10 @@ impl<T> Table<T> {
         if slot.tag == tag { slot.value.as_mut() } else { None }
     }
 
+    pub(crate) fn tag(&self, index: u32) -> Option<u8> {
+        self.slots.get(index as usize).map(|slot| slot.tag)
+    }
+
     /// By index alone: for references from inside the NIC, which never outlive what they refer to.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&T> {

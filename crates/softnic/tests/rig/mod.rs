@@ -53,6 +53,9 @@ pub struct Options {
     pub config: NicConfig,
     pub access: Access,
     pub region_access: Access,
+    pub with_record: bool,
+    /// The NIC reaches queues, completions and payload by copies only.
+    pub copied: bool,
 }
 
 impl Default for Options {
@@ -73,6 +76,8 @@ impl Default for Options {
             config: NicConfig::default(),
             access: Access::all(),
             region_access: Access::all(),
+            with_record: true,
+            copied: false,
         }
     }
 }
@@ -87,18 +92,55 @@ pub struct Rig {
 
 pub const STRIDE: u32 = 6;
 
+/// Memory that only copies reach, over memory that the test can look at.
+struct Copies(Arc<Memory>);
+
+impl CopiedMemory for Copies {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        self.0.read(offset, out).unwrap();
+    }
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.write(offset, bytes).unwrap();
+    }
+}
+
+impl Options {
+    fn dma(&self, memory: &Arc<Memory>) -> DmaBuf {
+        if self.copied {
+            DmaBuf::copied(Arc::new(Copies(Arc::clone(memory))))
+        } else {
+            memory.dma()
+        }
+    }
+}
+
 pub fn side(nic: &mut Nic, iova: u64, o: &Options) -> Side {
+    side_on(nic, iova, o, None)
+}
+
+/// A side that shares another's doorbell page.
+pub fn side_on(
+    nic: &mut Nic,
+    iova: u64,
+    o: &Options,
+    shared: Option<(UarId, Arc<Memory>)>,
+) -> Side {
     let pd = nic.alloc_pd().unwrap();
-    let page = Memory::zeroed(4096);
-    let uar = nic.alloc_uar(page.dma()).unwrap();
+    let (uar, page) = shared.unwrap_or_else(|| {
+        let page = Memory::zeroed(4096);
+        (nic.alloc_uar(o.dma(&page)).unwrap(), page)
+    });
     let cq_ring = Memory::zeroed(64 << o.log_cq);
     cq_ring.write(0, &vec![0xff; 64 << o.log_cq]).unwrap();
     let cq_record = Memory::zeroed(8);
     let cq = nic
         .create_cq(CqAttr {
-            ring: cq_ring.dma(),
+            ring: o.dma(&cq_ring),
             log_size: o.log_cq,
-            record: cq_record.dma(),
+            record: o.dma(&cq_record),
             collapsed: o.collapsed,
             ignore_overrun: o.ignore_overrun,
         })
@@ -110,7 +152,7 @@ pub fn side(nic: &mut Nic, iova: u64, o: &Options) -> Side {
             iova,
             length: REGION as u64,
             access: o.region_access,
-            memory: memory.dma(),
+            memory: o.dma(&memory),
         })
         .unwrap();
     let sq = Memory::zeroed(64 << o.log_sq);
@@ -123,10 +165,14 @@ pub fn side(nic: &mut Nic, iova: u64, o: &Options) -> Side {
             kind: QpKind::Rc,
             send_cq: cq,
             recv_cq: cq,
-            sq: sq.dma(),
+            sq: o.dma(&sq),
             log_sq_blocks: o.log_sq,
-            rq: Some(RqAttr { ring: rq.dma(), log_wqes: o.log_rq, log_stride: STRIDE }),
-            record: Some(record.dma()),
+            rq: o.with_record.then(|| RqAttr {
+                ring: o.dma(&rq),
+                log_wqes: o.log_rq,
+                log_stride: STRIDE,
+            }),
+            record: o.with_record.then(|| o.dma(&record)),
             uar,
             max_rd_atomic: o.max_rd_atomic,
             sq_start: o.sq_start,
