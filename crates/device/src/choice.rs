@@ -63,7 +63,7 @@ axis! {
         /// A GPU-scope fence before each.
         GpuFence = 2, "gpu-fence", "gpu_fence";
         /// A system-scope fence before each, the doorbell a relaxed MMIO store.
-        ReleaseFenceMmio = 3, "release-mmio", "release_fence_mmio";
+        ReleaseFenceMmio = 3, "release-fence-mmio", "release_fence_mmio";
         /// A system-scope fence before each.
         SystemFence = 4, "system-fence", "system_fence";
         /// A system-scope fence, then an asynchronous MMIO store that releases: sm_100 and newer.
@@ -77,7 +77,7 @@ axis! {
         /// One thread or warp alone.
         Exclusive = 0, "exclusive", "exclusive";
         /// Many threads: each reserves for itself and publishes in order.
-        Thread = 1, "per-thread", "thread";
+        Thread = 1, "thread", "thread";
         /// Many warps: each reserves once for its lanes.
         Warp = 2, "warp", "warp";
     }

@@ -142,7 +142,7 @@ impl SoftNic {
     /// # Errors
     /// The engine is gone.
     pub fn set_faults(&self, faults: Faults) -> Result<(), Error> {
-        Ok(self.engine.control(self.id, move |nic| *nic.faults_mut() = faults)?)
+        Ok(self.engine.control(self.id, move |nic| nic.set_faults(faults))?)
     }
 
     /// The engine that runs it.
