@@ -61,6 +61,10 @@ impl Nic {
         if let Some((cq, qpn)) = self.cqs.overrun.take() {
             self.cq_overrun(cq, qpn);
         }
+        if executed == 0 && self.timers_moved {
+            self.next_timer = self.earliest_timer();
+            self.timers_moved = false;
+        }
         next = next.min(self.next_timer);
         Step { executed, next_event: (next != NEVER).then_some(next) }
     }
@@ -164,10 +168,9 @@ impl Nic {
                     let mtu = self.config.caps.mtu;
                     on_response(qp, header, payload, mtu, &self.mrs, &mut sink);
                     self.counters.completed += sink.completed;
-                    self.next_timer = self
-                        .next_timer
-                        .min(qp.sq.deadline)
-                        .min(if qp.sq.not_before > now { qp.sq.not_before } else { NEVER });
+                    let wait = if qp.sq.not_before > now { qp.sq.not_before } else { NEVER };
+                    self.next_timer = self.next_timer.min(qp.sq.deadline).min(wait);
+                    self.timers_moved = true;
                     if !qp.active && (qp.sq.cursor != qp.sq.tail || qp.sq.head != qp.sq.producer) {
                         qp.active = true;
                         self.active.push_back(index);
@@ -369,6 +372,14 @@ impl Nic {
         budget - left
     }
 
+    fn earliest_timer(&self) -> Nanos {
+        let timers = self.qps.iter().filter(|(_, qp)| qp.state == QpState::Rts).map(|(_, qp)| {
+            let wait = if qp.sq.not_before > 0 { qp.sq.not_before } else { NEVER };
+            qp.sq.deadline.min(wait)
+        });
+        timers.min().unwrap_or(NEVER)
+    }
+
     fn run_timers(&mut self, now: Nanos) -> u32 {
         let mut ran = 0;
         let mut next = NEVER;
@@ -390,8 +401,12 @@ impl Nic {
             }
             if qp.sq.not_before > now {
                 next = next.min(qp.sq.not_before);
-            } else if !qp.active && (qp.sq.cursor != qp.sq.tail || qp.sq.head != qp.sq.producer) {
+                continue;
+            }
+            qp.sq.not_before = 0;
+            if !qp.active && (qp.sq.cursor != qp.sq.tail || qp.sq.head != qp.sq.producer) {
                 qp.active = true;
+                ran += 1;
                 self.active.push_back(index);
             }
             next = next.min(qp.sq.deadline);

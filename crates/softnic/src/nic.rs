@@ -80,6 +80,8 @@ pub struct Nic {
     pub(crate) flushing: Vec<u32>,
     /// No timer is due before.
     pub(crate) next_timer: Nanos,
+    /// Timers were put off: one may be due later than `next_timer` says.
+    pub(crate) timers_moved: bool,
     pub(crate) findings: Findings,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
@@ -127,6 +129,7 @@ impl Nic {
             owing: VecDeque::with_capacity(qps),
             flushing: Vec::with_capacity(qps),
             next_timer: NEVER,
+            timers_moved: false,
             findings: Findings::new(),
             counters: Counters::default(),
             trace: Trace::new(config.trace),
