@@ -481,7 +481,9 @@ fn ring(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
     let Some(shown) = record_producer(record) else { return };
     let mut lists = lists;
     if shown != qp.sq.producer as u16 {
-        advance(qp, index, shown, now, lists.reborrow());
+        if !advance(qp, index, shown, now, lists.reborrow()) {
+            return;
+        }
     }
     // Covered if the ring isn't ahead of the record.
     let behind = u64::from((qp.sq.producer as u16).wrapping_sub(low));
@@ -506,9 +508,10 @@ fn watch(qp: &mut Qp, index: u32, now: Nanos, lists: Lists<'_>) -> bool {
     let Some(record) = &qp.record else { return false };
     let Some(shown) = record_producer(record) else { return false };
     if shown != qp.sq.producer as u16 {
-        let receive = record.load_u32(RECORD_RECEIVE * 4).unwrap_or_default();
-        let _ = receive;
-        advance(qp, index, shown, now, lists);
+        if !advance(qp, index, shown, now, lists) {
+            qp.sq.watch = None;
+            return false;
+        }
     } else {
         qp.sq.watched = qp.sq.watched.saturating_add(1);
         if qp.sq.watched == PATIENCE {
@@ -526,10 +529,10 @@ fn watch(qp: &mut Qp, index: u32, now: Nanos, lists: Lists<'_>) -> bool {
     qp.sq.watch.is_some()
 }
 
-/// Moves a QP's producer forward to `low` (16 bits).
-fn advance(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
+/// Moves a QP's producer forward to `low` (16 bits). False if it was refused.
+fn advance(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) -> bool {
     if !matches!(qp.state, QpState::Rts | QpState::Error) {
-        return;
+        return false;
     }
     let sq = &mut qp.sq;
     let producer = extend(sq.producer, low);
@@ -542,7 +545,7 @@ fn advance(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
             depth,
         };
         lists.findings.add(finding);
-        return;
+        return false;
     }
     for block in (sq.producer..producer).take(32) {
         sq.ring.prefetch(sq.offset(block));
@@ -553,4 +556,5 @@ fn advance(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
         qp.active = true;
         lists.active.push_back(index);
     }
+    true
 }
