@@ -1,7 +1,7 @@
 //! The requester's other half: acknowledgements, responses, completions, retries and the flush.
 
 use wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use wire::wqe::{DS_MAX, blocks};
+use wire::wqe::{DS_MAX, Opcode, blocks};
 
 use crate::check::{Cause, Check};
 use crate::config::Nanos;
@@ -9,7 +9,7 @@ use crate::cq::Cqs;
 use crate::mr::Regions;
 use crate::packet::{Header, extend, op};
 use crate::qp::{NEVER, Qp, QpState, SentKind};
-use crate::requester::{fail_sent, go_back, result_segment, scatter};
+use crate::requester::{fail_sent, go_back, refuse, scatter};
 use crate::responder::nak_code;
 use crate::trace::{Trace, TraceRecord};
 
@@ -51,6 +51,19 @@ pub(crate) fn on_response(
                 return;
             }
             take_response(qp, psn, header, payload, mtu, mrs, sink);
+        }
+        op::NAK if header.rkey == nak_code::UNKNOWN => {
+            let sq = &qp.sq;
+            let atomics = (sq.una..sq.cursor).any(|i| {
+                let entry = sq.sent_at(i);
+                entry.kind == SentKind::Response && entry.opcode != Opcode::RdmaRead as u8
+            });
+            if atomics {
+                // Executed or not: nobody knows any more, and it must not be executed twice.
+                return fail_oldest(qp, Check::RemoteLost.into(), sink);
+            }
+            qp.reconnect = true;
+            go_back(qp);
         }
         op::NAK => {
             if psn < sq.acked || psn > sq.next_psn {
@@ -115,7 +128,7 @@ fn take_response(
     let expected = u64::from(entry.len).saturating_sub(offset).min(u64::from(mtu));
     let wqe = &sq.slots[usize::from(entry.slot)];
     let placed = if payload.len() as u64 == expected {
-        scatter(wqe, result_segment(wqe), pd, mrs, offset, payload)
+        scatter(wqe, entry.data, pd, mrs, offset, payload)
     } else {
         Err(Check::Response.into())
     };
@@ -227,15 +240,18 @@ fn push(qp: &mut Qp, cqe: Cqe, sink: &mut Sink<'_>) {
 
 /// The oldest WQE fails: its CQE, and the QP in error.
 pub(crate) fn fail_oldest(qp: &mut Qp, cause: Cause, sink: &mut Sink<'_>) {
+    if qp.sq.una == qp.sq.tail {
+        if !qp.sq.held {
+            return;
+        }
+        // A DC connection was refused before its first request was sent.
+        refuse(qp, cause);
+    }
     let sq = &mut qp.sq;
-    let (index, opcode) = if sq.una == sq.tail {
-        (sq.head, 0)
-    } else {
-        let entry = sq.sent_at(sq.una);
-        sq.una += 1;
-        sq.head = entry.index + u64::from(entry.blocks.max(1));
-        (entry.index, entry.opcode)
-    };
+    let entry = sq.sent_at(sq.una);
+    let (index, opcode) = (entry.index, entry.opcode);
+    sq.una += 1;
+    sq.head = entry.index + u64::from(entry.blocks.max(1));
     sq.completed = sq.head;
     qp.error.get_or_insert(cause);
     let cqe = Cqe::error(

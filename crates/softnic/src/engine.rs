@@ -6,13 +6,15 @@ use zerocopy::FromBytes;
 
 use crate::check::Check;
 use crate::completion::{self, Sink, on_response};
-use crate::config::{Nanos, Qpn};
+use crate::config::{Nanos, QpKind, Qpn};
+use crate::dc::{self, Bench, CONNECTION, Connection, DCT, Destination};
 use crate::fault::Faults;
 use crate::finding::Finding;
+use crate::link::LinkEnd;
 use crate::nic::{Nic, REGISTERS, split};
 use crate::packet::{Header, flag};
 use crate::qp::{NEVER, Qp, QpState};
-use crate::requester::{Context, Stop, record_producer, transmit};
+use crate::requester::{Context, Stop, record_producer, refuse, transmit};
 use crate::responder::{Air, Deferred, Direct, Outcome, Target, execute, respond};
 use crate::rng::Rng;
 
@@ -160,6 +162,7 @@ impl Nic {
                 let (index, tag) = split(header.dst);
                 if let Some(qp) = self.qps.get_mut(index, tag)
                     && qp.state == QpState::Rts
+                    && qp.generation == header.generation
                     && qp.remote_qpn == header.src
                     && qp.remote_nic == header.src_nic
                 {
@@ -191,7 +194,7 @@ impl Nic {
 
     fn take_requests(&mut self, now: Nanos, budget: u32, next: &mut Nanos) -> u32 {
         let mut taken = 0;
-        for link in &mut self.links {
+        for (link_index, link) in self.links.iter_mut().enumerate() {
             let mut any = false;
             while taken < budget {
                 let Some((header, payload)) = link.rx_requests.peek() else { break };
@@ -209,8 +212,26 @@ impl Nic {
                     continue;
                 }
                 let (index, tag) = split(header.dst);
+                if index & DCT != 0 {
+                    if self.targets.table.get(index & !DCT, tag).is_some() {
+                        let bench = Bench {
+                            nic: self.config.id,
+                            mrs: &self.mrs,
+                            cqs: &mut self.cqs,
+                            pendings: &mut self.pendings,
+                            owing: &mut self.owing,
+                            now,
+                        };
+                        let replies = &mut link.tx_responses;
+                        let packet = (header, payload);
+                        self.targets.take(index & !DCT, link_index, packet, replies, bench);
+                    }
+                    link.rx_requests.pop();
+                    continue;
+                }
                 if let Some(qp) = self.qps.get_mut(index, tag)
                     && matches!(qp.state, QpState::Rtr | QpState::Rts)
+                    && qp.kind == QpKind::Rc
                     && qp.remote_qpn == header.src
                     && qp.remote_nic == header.src_nic
                 {
@@ -273,12 +294,20 @@ impl Nic {
                         plain: self.plain,
                     };
                     let Some(link) = self.links.get_mut(qp.link) else { continue };
+                    if qp.reconnect
+                        && let Some(to) = qp.destination
+                    {
+                        dc::connect(qp, self.config.id, link, to);
+                    }
                     let mut turn = TURN.min(left);
                     let before = turn;
                     link.tx_requests.rewind();
                     let stop = transmit(qp, link, &mut cx, &mut turn, &mut work);
                     link.tx_requests.publish();
                     left -= before - turn;
+                    if let Stop::Connect(to) = stop {
+                        turn_to(qp, self.config.id, &mut self.links, to);
+                    }
                     let mut sink =
                         Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
                     completion::advance(qp, now, &mut sink);
@@ -326,23 +355,21 @@ impl Nic {
         };
         for _ in 0..self.owing.len() {
             let Some(index) = self.owing.pop_front() else { break };
-            let Some(qp) = self.qps.at_mut(index) else { continue };
-            let Some(link) = self.links.get_mut(qp.link) else { continue };
-            let mtu = self.config.caps.mtu;
-            let done = respond(
-                &mut qp.responder,
-                qp.qpn,
-                qp.pd,
-                self.config.id,
-                mtu,
-                &self.mrs,
-                link,
-                &air,
-                &mut left,
-            );
+            let (responder, number, pd, link) = if index & CONNECTION != 0 {
+                let at = (index & !CONNECTION) as usize;
+                let Some(connection) = self.targets.connections.get_mut(at) else { continue };
+                let Connection { responder, number, pd, link, .. } = connection;
+                (responder, *number, *pd, *link)
+            } else {
+                let Some(qp) = self.qps.at_mut(index) else { continue };
+                (&mut qp.responder, qp.qpn, qp.pd, qp.link)
+            };
+            let Some(link) = self.links.get_mut(link) else { continue };
+            let (nic, mtu) = (self.config.id, self.config.caps.mtu);
+            let done = respond(responder, number, pd, nic, mtu, &self.mrs, link, &air, &mut left);
             link.tx_responses.publish();
             if done {
-                qp.responder.queued = false;
+                responder.queued = false;
                 answered += 1;
             } else {
                 self.owing.push_back(index);
@@ -435,6 +462,23 @@ impl Nic {
             broken(qp, index, &mut self.flushing, &mut self.active);
         }
     }
+}
+
+/// Turns a DC initiator that has nothing in flight to another target.
+fn turn_to(qp: &mut Qp, nic: u16, links: &mut [LinkEnd], to: Destination) {
+    if qp.destination.take().is_some()
+        && let Some(link) = links.get_mut(qp.link)
+    {
+        dc::disconnect(qp, nic, link);
+    }
+    let found = links.iter_mut().enumerate().find(|(_, link)| link.remote == to.nic);
+    let Some((index, link)) = found else {
+        refuse(qp, Check::NoRoute.into());
+        return;
+    };
+    qp.link = index;
+    // With a full lane the QP stays without a destination, and tries again at its next turn.
+    dc::connect(qp, nic, link, to);
 }
 
 /// Whether a packet is lost on its way here.

@@ -14,6 +14,7 @@ mod check;
 mod completion;
 mod config;
 mod cq;
+mod dc;
 mod dma;
 mod driver;
 mod engine;

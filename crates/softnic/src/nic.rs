@@ -8,8 +8,11 @@ use wire::wqe::WQEBB;
 
 use crate::check::Cause;
 use crate::completion::{ack_timeout, enter_error};
-use crate::config::{CqAttr, CqId, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, UarId};
+use crate::config::{
+    CqAttr, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, UarId,
+};
 use crate::cq::{Cq, Cqs};
+use crate::dc::{DCT, Dct, Targets};
 use crate::dma::DmaBuf;
 use crate::error::{CreateError, DestroyError, ModifyError};
 use crate::fault::Faults;
@@ -69,6 +72,7 @@ pub struct Nic {
     pub(crate) mrs: Regions,
     pub(crate) cqs: Cqs,
     pub(crate) qps: Table<Qp>,
+    pub(crate) targets: Targets,
     pub(crate) links: Vec<LinkEnd>,
     /// QPs with something to send or flush, by index.
     pub(crate) active: VecDeque<u32>,
@@ -123,10 +127,11 @@ impl Nic {
             mrs: Regions::new(caps.max_mrs),
             cqs: Cqs::new(caps.max_cqs),
             qps: Table::new(caps.max_qps),
+            targets: Targets::new(caps.max_dcts),
             links: vec![loopback(config.id)],
             active: VecDeque::with_capacity(qps),
             watching: Vec::with_capacity(qps),
-            owing: VecDeque::with_capacity(qps),
+            owing: VecDeque::with_capacity(qps + caps.max_dc_contexts as usize + 8),
             flushing: Vec::with_capacity(qps),
             next_timer: NEVER,
             timers_moved: false,
@@ -197,7 +202,10 @@ impl Nic {
     /// Unknown, or regions or QPs use it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
         self.check_pd(pd).map_err(|_| DestroyError::Unknown { what: "protection domain" })?;
-        if self.mrs.uses_pd(pd.0) || self.qps.iter().any(|(_, qp)| qp.pd == pd.0) {
+        if self.mrs.uses_pd(pd.0)
+            || self.qps.iter().any(|(_, qp)| qp.pd == pd.0)
+            || self.targets.table.iter().any(|(_, dct)| dct.pd == pd.0)
+        {
             return Err(DestroyError::Busy { what: "protection domain" });
         }
         self.pds.remove(pd.0 >> 8, pd.0 as u8);
@@ -377,11 +385,8 @@ impl Nic {
             let got = attr.sq.len() as u64;
             return Err(CreateError::Memory { what: "send queue", needed, got, align: 64 });
         }
-        if let Some(record) = &attr.record
-            && (record.len() < 8 || !record.is_aligned(4))
-        {
-            let got = record.len() as u64;
-            return Err(CreateError::Memory { what: "doorbell record", needed: 8, got, align: 4 });
+        if let Some(record) = &attr.record {
+            check_record(record)?;
         }
         let rq = match attr.rq {
             None => None,
@@ -444,6 +449,8 @@ impl Nic {
             rq,
             responder: Responder::new(0, 0, 0, 0, 0),
             generation: 0,
+            destination: None,
+            reconnect: false,
             active: false,
             error: None,
         };
@@ -478,6 +485,62 @@ impl Nic {
                 self.findings.add(Finding::CqTooSmall { cq, entries, needed });
             }
         }
+    }
+
+    /// Creates a DC target. It answers at once.
+    ///
+    /// # Errors
+    /// Unknown objects, sizes, alignment, or a full table.
+    pub fn create_dct(&mut self, attr: DctAttr) -> Result<Qpn, CreateError> {
+        self.check_pd(attr.pd)?;
+        let cq = self.check_cq(attr.recv_cq)?;
+        let caps = self.config.caps;
+        let depth = attr.rq.as_ref().map_or(0, |(rq, _)| 1u64 << rq.log_wqes.min(63));
+        let rq = match attr.rq {
+            None => None,
+            Some((rq, record)) => {
+                check_record(&record)?;
+                Some(receive_queue(rq, record)?)
+            }
+        };
+        self.targets.prepare(caps.max_dc_contexts, caps.max_rd_atomic);
+        let made = self.targets.table.insert(|index, tag| {
+            let number = u32::from(tag) << TAG_SHIFT | DCT | index;
+            let dct = Dct {
+                number,
+                pd: attr.pd.0,
+                cq,
+                key: attr.dc_key,
+                access: attr.access,
+                rq,
+                min_rnr_timer: attr.min_rnr_timer,
+            };
+            (dct, Qpn(number))
+        });
+        let number = made.ok_or(CreateError::TableFull { what: "DC targets" })?;
+        self.commit(cq, depth);
+        Ok(number)
+    }
+
+    /// Destroys a DC target and its connections.
+    ///
+    /// # Errors
+    /// Unknown.
+    pub fn destroy_dct(&mut self, dctn: Qpn) -> Result<(), DestroyError> {
+        self.settle_all();
+        let what = "DC target";
+        let (index, tag) = split(dctn.0);
+        if index & DCT == 0 {
+            return Err(DestroyError::Unknown { what });
+        }
+        let index = index & !DCT;
+        let dct = self.targets.table.remove(index, tag).ok_or(DestroyError::Unknown { what })?;
+        self.targets.forget(index);
+        if let Some(cq) = self.cqs.table.at_mut(dct.cq) {
+            cq.users -= 1;
+            cq.committed -= dct.rq.map_or(0, |rq| 1 << rq.log_wqes);
+        }
+        Ok(())
     }
 
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<&Qp> {
@@ -623,6 +686,8 @@ impl Nic {
                 qp.state = QpState::Reset;
                 qp.sq.reset();
                 qp.error = None;
+                qp.destination = None;
+                qp.reconnect = false;
                 qp.active = false;
                 qp.responder = Responder::new(0, 0, 0, 0, 0);
                 if let Some(rq) = &mut qp.rq {
@@ -693,6 +758,14 @@ impl Nic {
     pub fn trace(&self) -> Vec<TraceRecord> {
         self.trace.records()
     }
+}
+
+fn check_record(record: &DmaBuf) -> Result<(), CreateError> {
+    if record.len() < 8 || !record.is_aligned(4) {
+        let got = record.len() as u64;
+        return Err(CreateError::Memory { what: "doorbell record", needed: 8, got, align: 4 });
+    }
+    Ok(())
 }
 
 fn receive_queue(rq: crate::config::RqAttr, record: DmaBuf) -> Result<ReceiveQueue, CreateError> {

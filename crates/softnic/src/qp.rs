@@ -4,6 +4,7 @@ use wire::wqe::WQEBB;
 
 use crate::check::Cause;
 use crate::config::{Nanos, QpKind, Qpn};
+use crate::dc::Destination;
 use crate::dma::DmaBuf;
 use crate::mr::Access;
 
@@ -111,8 +112,9 @@ pub(crate) struct Sent {
     pub blocks: u8,
     pub kind: SentKind,
     pub signalled: bool,
-    /// Of a read or atomic: where its WQE is kept.
+    /// Of a read or atomic: where its WQE is kept, and the segment its data list starts at.
     pub slot: u8,
+    pub data: u8,
     /// Of [`SentKind::Failed`].
     pub syndrome: u8,
     pub vendor: u8,
@@ -239,7 +241,6 @@ pub(crate) struct Owed {
     /// Old value of an atomic.
     pub value: u64,
     pub is_atomic: bool,
-    pub first: bool,
 }
 
 /// An atomic that was executed, kept in case its response gets lost.
@@ -297,8 +298,6 @@ pub(crate) enum Nak {
     Sequence,
     Rnr,
     Fatal(Cause),
-    /// No such connection any more (DC).
-    Unknown,
 }
 
 impl Responder {
@@ -333,6 +332,22 @@ impl Responder {
     }
 }
 
+impl Responder {
+    /// A new connection, in the memory of an old one.
+    pub(crate) fn restart(&mut self, src_nic: u16, src_qpn: u32, expected: u64, timer: u8) {
+        self.src_nic = src_nic;
+        self.src_qpn = src_qpn;
+        self.expected = expected;
+        self.ack_due = false;
+        self.nak = None;
+        self.gap_told = false;
+        self.owed_head = self.owed_tail;
+        self.replays.fill(Replay::default());
+        self.min_rnr_timer = timer;
+        self.receiving = None;
+    }
+}
+
 pub(crate) struct Qp {
     pub qpn: u32,
     pub kind: QpKind,
@@ -352,6 +367,10 @@ pub(crate) struct Qp {
     pub responder: Responder,
     /// The connection's number of a DC initiator; 0 of an RC.
     pub generation: u32,
+    /// Whom a DC initiator is connected to.
+    pub destination: Option<Destination>,
+    /// The target has lost the connection.
+    pub reconnect: bool,
     /// In the NIC's list of QPs with work.
     pub active: bool,
     pub error: Option<Cause>,

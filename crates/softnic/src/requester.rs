@@ -1,11 +1,12 @@
 //! The requester: fetches WQEs, checks them, and sends their packets.
 
 use wire::doorbell::RECORD_SEND;
-use wire::wqe::{CtrlFlags, INLINE, Opcode, SEGMENT, blocks};
+use wire::wqe::{AV_EXTENDED, CtrlFlags, INLINE, Opcode, SEGMENT, blocks};
 use zerocopy::IntoBytes;
 
 use crate::check::{Cause, Check};
-use crate::config::{Nanos, Qpn};
+use crate::config::{Nanos, QpKind, Qpn};
+use crate::dc::Destination;
 use crate::fault::Faults;
 use crate::finding::{Finding, Findings};
 use crate::link::LinkEnd;
@@ -26,6 +27,7 @@ pub(crate) struct Request {
     pub rkey: u32,
     /// Native order of the bytes in the WQE.
     pub imm: u32,
+    pub destination: Option<Destination>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,8 @@ pub(crate) struct Limits {
     pub qpn: u32,
     pub max_message: u32,
     pub reads: bool,
+    /// An address vector follows the control segment.
+    pub dci: bool,
 }
 
 /// Checks a WQE, its keys included.
@@ -94,17 +98,27 @@ pub(crate) fn parse(wqe: &WqeCopy, limits: &Limits, mrs: &Regions) -> Result<Req
         }
         _ => return Err(Check::Opcode.into()),
     };
-    if ds < data {
-        return Err(Check::DsForOpcode.into());
-    }
-    let mut request = Request { what, len: 0, data, ds, raddr: 0, rkey: 0, imm: 0 };
+    let mut request =
+        Request { what, len: 0, data, ds, raddr: 0, rkey: 0, imm: 0, destination: None };
     if matches!(what, What::Nop) {
         return Ok(request);
     }
+    let mut data = data;
+    let mut at = SEGMENT;
+    if limits.dci {
+        let (segments, destination) = destination(wqe, ds)?;
+        request.destination = Some(destination);
+        data += segments;
+        at += usize::from(segments) * SEGMENT;
+        request.data = data;
+    }
+    if ds < data {
+        return Err(Check::DsForOpcode.into());
+    }
     request.imm = wqe[1].to_ne_bytes().last_chunk::<4>().map_or(0, |b| u32::from_ne_bytes(*b));
     if !matches!(what, What::Send { .. }) {
-        request.raddr = wide(wqe, 16);
-        request.rkey = word(wqe, 24);
+        request.raddr = wide(wqe, at);
+        request.rkey = word(wqe, at + 8);
     }
     let read_back = !access.is_empty();
     let mut total = 0u64;
@@ -149,6 +163,21 @@ pub(crate) fn parse(wqe: &WqeCopy, limits: &Limits, mrs: &Regions) -> Result<Req
         return Err(Check::ReadLimit.into());
     }
     Ok(request)
+}
+
+/// The address vector behind the control segment: its segments, and whom it names.
+fn destination(wqe: &WqeCopy, ds: u8) -> Result<(u8, Destination), Check> {
+    let dqp_dct = word(wqe, SEGMENT + 8);
+    let segments = if dqp_dct & AV_EXTENDED != 0 { 3 } else { 1 };
+    if ds < 1 + segments {
+        return Err(Check::AddressVector);
+    }
+    let destination = Destination {
+        nic: word(wqe, SEGMENT + 12) as u16,
+        dct: dqp_dct & wire::NUMBER_MASK,
+        key: wide(wqe, SEGMENT),
+    };
+    Ok((segments, destination))
 }
 
 /// Bytes in an atomic's operand, from the control segment's first word.
@@ -234,17 +263,6 @@ pub(crate) fn scatter(
     Ok(())
 }
 
-/// Segment at which the data list of a read's or an atomic's WQE starts.
-pub(crate) fn result_segment(wqe: &WqeCopy) -> u8 {
-    let first = word(wqe, 0);
-    match Opcode::from_byte(first as u8) {
-        Some(Opcode::AtomicCs | Opcode::AtomicFa) => 3,
-        Some(Opcode::AtomicMaskedCs) if (first >> 24) as u8 == wire::wqe::OPMOD_EXTENDED_8 => 4,
-        Some(Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa) => 3,
-        _ => 2,
-    }
-}
-
 pub(crate) struct Context<'a> {
     pub nic: u16,
     pub mtu: u32,
@@ -310,6 +328,8 @@ pub(crate) enum Stop {
     Budget,
     /// Nothing to do until something is posted, acknowledged or due.
     Idle,
+    /// The next WQE is for another DC target.
+    Connect(Destination),
     /// The engine is busy until the pace allows more.
     Pace,
     /// The lane is full.
@@ -332,9 +352,11 @@ pub(crate) fn transmit(
         qpn: qp.qpn,
         max_message: cx.max_message,
         reads: qp.sq.max_rd_atomic > 0,
+        dci: qp.kind == QpKind::Dci,
     };
     loop {
-        let small = if cx.plain { crate::small::send(qp, link, cx, *budget) } else { 0 };
+        let small =
+            if cx.plain && !limits.dci { crate::small::send(qp, link, cx, *budget) } else { 0 };
         *budget -= small;
         *work += small;
         if *budget == 0 {
@@ -372,6 +394,13 @@ pub(crate) fn transmit(
         };
         if waits {
             return Stop::Idle;
+        }
+        if is_new
+            && let Ok(Request { destination: Some(to), .. }) = parsed
+            && qp.destination != Some(to)
+        {
+            // One connection at a time: the old one's requests come to their end first.
+            return if sq.una == sq.tail { Stop::Connect(to) } else { Stop::Idle };
         }
         if is_new {
             let depth = sq.mask + 1;
@@ -419,6 +448,7 @@ pub(crate) fn transmit(
                 kind: if reads { SentKind::Response } else { SentKind::Posted },
                 signalled: flags.has(CtrlFlags::CQ_UPDATE),
                 slot: slot as u8,
+                data: request.data,
                 syndrome: 0,
                 vendor: 0,
             };
@@ -456,6 +486,7 @@ pub(crate) fn transmit(
                 src_nic: cx.nic,
                 dst: qp.remote_qpn,
                 src: qp.qpn,
+                generation: qp.generation,
                 psn: low(entry.psn + u64::from(nth)),
                 va: request.raddr.wrapping_add(offset),
                 rkey: request.rkey,
@@ -517,8 +548,8 @@ pub(crate) fn transmit(
                 break;
             };
             let copied = match request.what {
-                What::Atomic { .. } => {
-                    let from = 2 * SEGMENT;
+                What::Atomic { segments } => {
+                    let from = usize::from(request.data - segments) * SEGMENT;
                     match wqe.as_bytes().get(from..from + len) {
                         Some(operands) => {
                             payload.copy_from_slice(operands);
@@ -601,6 +632,14 @@ fn fail_new(qp: &mut Qp, index: u64, opcode: u8, blocks: u8, cause: Cause) {
     sq.head += u64::from(blocks);
     sq.held = false;
     sq.stopped = true;
+}
+
+/// The WQE that was fetched, and is next to be sent, fails.
+pub(crate) fn refuse(qp: &mut Qp, cause: Cause) {
+    let index = qp.sq.head;
+    let opcode = word(&qp.sq.copy, 0) as u8;
+    let ds = word(&qp.sq.copy, 4) as u8 & wire::wqe::DS_MAX;
+    fail_new(qp, index, opcode, blocks(ds).max(1) as u8, cause);
 }
 
 /// A WQE in flight fails: nothing of it, or after it, is sent any more.

@@ -156,14 +156,7 @@ fn repeat(r: &mut Responder, psn: u64, header: &Header) -> Outcome {
     match header.op {
         op::READ if room => push_owed(
             r,
-            Owed {
-                psn,
-                va: header.va,
-                rkey: header.rkey,
-                len: header.total,
-                first: true,
-                ..Owed::default()
-            },
+            Owed { psn, va: header.va, rkey: header.rkey, len: header.total, ..Owed::default() },
         ),
         op::ATOMIC if room => {
             if let Some(replay) = r.replays.iter().find(|x| x.valid && x.psn == psn).copied() {
@@ -382,14 +375,7 @@ fn read(
         let len = u64::from(header.total);
         mrs.remote(target.pd, header.rkey, header.va, len, Access::REMOTE_READ)?;
     }
-    let owed = Owed {
-        psn,
-        va: header.va,
-        rkey: header.rkey,
-        len: header.total,
-        first: true,
-        ..Owed::default()
-    };
+    let owed = Owed { psn, va: header.va, rkey: header.rkey, len: header.total, ..Owed::default() };
     owe(r, owed)?;
     // Each response packet takes a sequence number.
     Ok(header.imm.max(1))
@@ -516,13 +502,8 @@ pub(crate) fn respond(
             if left == 0 {
                 r.owed_head += 1;
             } else {
-                r.owed[at] = Owed {
-                    psn: owed.psn + 1,
-                    va: owed.va + u64::from(now),
-                    len: left,
-                    first: false,
-                    ..owed
-                };
+                r.owed[at] =
+                    Owed { psn: owed.psn + 1, va: owed.va + u64::from(now), len: left, ..owed };
             }
         }
         *budget -= 1;
@@ -540,7 +521,6 @@ pub(crate) fn respond(
         let (code, timer) = match nak {
             Nak::Sequence => (nak_code::SEQUENCE, 0),
             Nak::Rnr => (nak_code::RNR, r.min_rnr_timer),
-            Nak::Unknown => (nak_code::UNKNOWN, 0),
             Nak::Fatal(cause) => (
                 nak_code::FATAL | u32::from(cause.vendor) << 8 | u32::from(cause.syndrome as u8),
                 0,

@@ -105,6 +105,7 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
                 kind: SentKind::Posted,
                 signalled: small.signalled,
                 slot: 0,
+                data: 0,
                 syndrome: 0,
                 vendor: 0,
             };

@@ -53,6 +53,7 @@ pub struct Options {
     pub config: NicConfig,
     pub access: Access,
     pub region_access: Access,
+    pub kind: QpKind,
     pub with_record: bool,
     /// The NIC reaches queues, completions and payload by copies only.
     pub copied: bool,
@@ -76,6 +77,7 @@ impl Default for Options {
             config: NicConfig::default(),
             access: Access::all(),
             region_access: Access::all(),
+            kind: QpKind::Rc,
             with_record: true,
             copied: false,
         }
@@ -162,7 +164,7 @@ pub fn side_on(
     let qpn = nic
         .create_qp(QpAttr {
             pd,
-            kind: QpKind::Rc,
+            kind: o.kind,
             send_cq: cq,
             recv_cq: cq,
             sq: o.dma(&sq),
@@ -230,6 +232,26 @@ pub fn connect(nic: &mut Nic, qpn: Qpn, dest_nic: u16, dest_qpn: Qpn, o: &Option
     .unwrap();
 }
 
+/// Steps NICs, and virtual time, until nothing is left to do.
+pub fn run_all(nics: &mut [Nic], now: &mut Nanos) {
+    for _ in 0..200_000 {
+        let mut executed = 0;
+        let mut next = None::<Nanos>;
+        for nic in &mut *nics {
+            let step = nic.step(*now, 256);
+            executed += step.executed;
+            next = [next, step.next_event].into_iter().flatten().min();
+        }
+        if executed == 0 {
+            match next {
+                Some(next) => *now = (*now).max(next),
+                None => return,
+            }
+        }
+    }
+    panic!("the NICs didn't come to rest");
+}
+
 impl Rig {
     pub fn new() -> Self {
         Self::with(Options::default())
@@ -250,22 +272,7 @@ impl Rig {
 
     /// Steps both NICs, and virtual time, until nothing is left to do.
     pub fn run(&mut self) {
-        for _ in 0..200_000 {
-            let mut executed = 0;
-            let mut next = None::<Nanos>;
-            for nic in &mut self.nics {
-                let step = nic.step(self.now, 256);
-                executed += step.executed;
-                next = [next, step.next_event].into_iter().flatten().min();
-            }
-            if executed == 0 {
-                match next {
-                    Some(next) => self.now = self.now.max(next),
-                    None => return,
-                }
-            }
-        }
-        panic!("the NICs didn't come to rest");
+        run_all(&mut self.nics, &mut self.now);
     }
 
     /// Steps a few times without waiting for rest.
