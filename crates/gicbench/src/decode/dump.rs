@@ -6,8 +6,14 @@
 
 use super::{DecodeError, What};
 
-/// The most bytes that a `*` may stand for.
+/// The most bytes that all `*` of a text may stand for.
 const SQUEEZE_MAX: u64 = 1 << 20;
+
+/// The longest ASCII column that is looked for.
+const ASCII_MAX: usize = 512;
+
+/// The longest offset, its `0x` included.
+const OFFSET_MAX: usize = 18;
 
 /// The fewest bytes that make a line with a label a dump.
 const LABELLED_MIN: usize = 4;
@@ -47,11 +53,12 @@ pub fn parse(text: &str) -> Result<Vec<Dump>, DecodeError> {
     let mut dumps = Vec::new();
     let mut open: Option<Open> = None;
     let mut label = None;
+    let mut squeezable = SQUEEZE_MAX;
     for (number, raw) in text.lines().enumerate() {
         match Line::read(number + 1, raw)? {
             Line::Prose => {
                 if let Some(dump) = open.take() {
-                    dumps.extend(dump.close()?);
+                    dumps.extend(dump.close(text)?);
                 }
                 label = label_of(raw).or(label);
             }
@@ -64,15 +71,15 @@ pub fn parse(text: &str) -> Result<Vec<Dump>, DecodeError> {
             Line::Data(mut line) => {
                 line.find_offset(open.as_ref());
                 if open.as_ref().is_some_and(|dump| dump.ends_before(&line)) {
-                    dumps.extend(open.take().map_or(Ok(None), Open::close)?);
+                    dumps.extend(open.take().map_or(Ok(None), |dump| dump.close(text))?);
                 }
                 let dump = open.get_or_insert_with(|| Open::new(label.take(), number + 1));
-                dump.push(line)?;
+                dump.push(line, &mut squeezable)?;
             }
         }
     }
     if let Some(dump) = open {
-        dumps.extend(dump.close()?);
+        dumps.extend(dump.close(text)?);
     }
     Ok(dumps)
 }
@@ -94,7 +101,8 @@ struct Digits {
     text: String,
     prefixed: bool,
     line: usize,
-    column: usize,
+    /// Bytes of the line before it.
+    at: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -139,7 +147,7 @@ impl Line {
         }
         let (offset, data) = strip_prefix(body);
         let labelled = offset.is_none() && data.len() < body.len();
-        let column = |part: &str| column_of(raw, part);
+        let at = |part: &str| (part.as_ptr() as usize).saturating_sub(raw.as_ptr() as usize);
         let mut digits: Vec<Digits> = Vec::new();
         let mut wrong: Option<(char, usize)> = None;
         let (mut wrongs, mut shown) = (0, 0);
@@ -155,12 +163,12 @@ impl Line {
                             text: text.to_owned(),
                             prefixed,
                             line: number,
-                            column: column(text),
+                            at: at(text),
                         });
                     }
-                    Piece::Wrong { at, character } => {
+                    Piece::Wrong { part, character } => {
                         wrongs += 1;
-                        wrong.get_or_insert((character, column(at)));
+                        wrong.get_or_insert((character, at(part)));
                     }
                 }
             }
@@ -172,17 +180,17 @@ impl Line {
         if labelled && shown < LABELLED_MIN {
             return Ok(Self::Prose);
         }
-        if let Some((character, column)) = wrong {
+        if let Some((character, at)) = wrong {
+            let column = column_of(raw, at);
             return Err(DecodeError::NotHex { character, line: number, column });
         }
         Ok(Self::Data(DataLine { number, offset, digits, seven: false, labelled }))
     }
 }
 
-/// Column, from 1, at which `part` of `line` begins.
-fn column_of(line: &str, part: &str) -> usize {
-    let bytes = (part.as_ptr() as usize).saturating_sub(line.as_ptr() as usize);
-    line.get(..bytes).map_or(1, |before| before.chars().count() + 1)
+/// Column, from 1, of the character before which there are `at` bytes.
+fn column_of(line: &str, at: usize) -> usize {
+    line.get(..at).map_or(1, |before| before.chars().count() + 1)
 }
 
 /// Without mail quotes and a kernel time stamp.
@@ -214,7 +222,9 @@ fn strip_prefix(body: &str) -> (Option<Offset>, &str) {
     let mut after_label = body;
     for (at, _) in body.match_indices(':') {
         let (before, rest) = (&body[..at], &body[at + 1..]);
-        let token = before.rsplit(char::is_whitespace).next().unwrap_or_default();
+        let length =
+            before.bytes().rev().take(OFFSET_MAX).take_while(u8::is_ascii_alphanumeric).count();
+        let token = before.get(before.len() - length..).unwrap_or_default();
         let (token, prefixed) = unprefixed(token);
         let spaced = rest.is_empty() || rest.starts_with(char::is_whitespace);
         let glued = rest.len() >= 8 && !rest.contains(':') && is_hex(rest.trim_end());
@@ -225,8 +235,9 @@ fn strip_prefix(body: &str) -> (Option<Offset>, &str) {
         {
             return (Some(offset), rest);
         }
-        // gdb names the symbol: `0x7ffe <queue+16>:`
-        if spaced {
+        // Bytes may be set apart by colons, the last one included.
+        let bytes = rest.is_empty() && before.split(':').all(is_hex);
+        if spaced && !bytes {
             after_label = rest;
         }
     }
@@ -256,6 +267,9 @@ fn words(line: &str) -> impl Iterator<Item = Word<'_>> {
 /// Whether what follows two blanks is the ASCII column of `shown` bytes rather than more digits.
 fn is_ascii_column(rest: &str, shown: usize, offset: bool) -> bool {
     let rest = rest.trim_end_matches(['\r', '\n']);
+    if rest.len() > ASCII_MAX {
+        return false;
+    }
     let length = rest.chars().count();
     let quoted = rest.starts_with('>') && rest.ends_with('<');
     let hex = rest.split_whitespace().all(is_hex);
@@ -264,7 +278,7 @@ fn is_ascii_column(rest: &str, shown: usize, offset: bool) -> bool {
 
 enum Piece<'a> {
     Digits { text: &'a str, prefixed: bool },
-    Wrong { at: &'a str, character: char },
+    Wrong { part: &'a str, character: char },
 }
 
 /// The groups of digits in a word: `0x00,0x01`, `\x00\x01`, `00:01:ff`, `{0x00`.
@@ -279,8 +293,8 @@ fn pieces(word: &str) -> impl Iterator<Item = Piece<'_>> {
             text = text.trim_end_matches(['u', 'U', 'l', 'L']);
         }
         match text.char_indices().find(|(_, c)| !c.is_ascii_hexdigit()) {
-            Some((at, character)) => Piece::Wrong { at: &text[at..], character },
-            None if text.is_empty() => Piece::Wrong { at: part, character: 'x' },
+            Some((at, character)) => Piece::Wrong { part: &text[at..], character },
+            None if text.is_empty() => Piece::Wrong { part, character: 'x' },
             None => Piece::Digits { text, prefixed },
         }
     })
@@ -325,6 +339,7 @@ struct Open {
     label: Option<What>,
     line: usize,
     digits: Vec<Digits>,
+    tally: Tally,
     /// First offset seen, and how many bytes there were before it.
     first: Option<(u64, usize)>,
     octal: bool,
@@ -343,6 +358,7 @@ impl Open {
             label,
             line,
             digits: Vec::new(),
+            tally: Tally::default(),
             first: None,
             octal: false,
             seven: false,
@@ -354,14 +370,21 @@ impl Open {
     }
 
     /// Bytes so far.
-    fn len(&self) -> usize {
-        byte_len(&self.digits, prefixed_width(&self.digits))
+    const fn len(&self) -> usize {
+        self.tally.len()
+    }
+
+    fn add(&mut self, digits: Digits) {
+        self.tally.add(&digits);
+        self.digits.push(digits);
     }
 
     /// Bytes of the last line.
     fn row_len(&self) -> usize {
         let row = self.digits.get(self.last_row..).unwrap_or_default();
-        byte_len(row, prefixed_width(&self.digits))
+        let mut tally = Tally { longest: self.tally.longest, ..Tally::default() };
+        row.iter().for_each(|digits| tally.add(digits));
+        tally.len()
     }
 
     /// The offset that the next line should have.
@@ -379,21 +402,27 @@ impl Open {
         }
     }
 
-    fn push(&mut self, line: DataLine) -> Result<(), DecodeError> {
+    fn push(&mut self, line: DataLine, squeezable: &mut u64) -> Result<(), DecodeError> {
         if let Some(offset) = &line.offset {
-            self.align(offset, line.number, line.seven)?;
+            self.align(offset, line.number, line.seven, squeezable)?;
         }
         self.squeezed = false;
         self.seven |= line.seven;
         if !line.digits.is_empty() {
             self.last_row = self.digits.len();
-            self.digits.extend(line.digits);
+            line.digits.into_iter().for_each(|digits| self.add(digits));
         }
         Ok(())
     }
 
     /// Brings the bytes so far to where `offset` says that the next are.
-    fn align(&mut self, offset: &Offset, number: usize, seven: bool) -> Result<(), DecodeError> {
+    fn align(
+        &mut self,
+        offset: &Offset,
+        number: usize,
+        seven: bool,
+        squeezable: &mut u64,
+    ) -> Result<(), DecodeError> {
         if self.first.is_none() {
             self.first = Some((offset.hex, self.len()));
             return Ok(());
@@ -408,10 +437,16 @@ impl Open {
         if found == expected {
             return Ok(());
         }
-        if found > expected && self.squeezed && found - expected <= SQUEEZE_MAX {
+        let gap = found.saturating_sub(expected);
+        if gap > 0 && self.squeezed && gap <= *squeezable {
+            *squeezable -= gap;
             let row: Vec<Digits> = self.digits.get(self.last_row..).unwrap_or_default().to_vec();
-            while !row.is_empty() && (self.end() as u64) < found {
-                self.digits.extend(row.iter().cloned());
+            self.last_row = self.digits.len();
+            for digits in row.iter().cycle() {
+                if self.end() as u64 >= found {
+                    break;
+                }
+                self.add(digits.clone());
             }
         }
         self.trim_row(found);
@@ -426,7 +461,9 @@ impl Open {
     fn trim_row(&mut self, end: u64) {
         let surplus = self.end() as u64 > end;
         while self.end() as u64 > end && self.digits.len() > self.last_row {
-            self.digits.pop();
+            if let Some(digits) = self.digits.pop() {
+                self.tally.remove(&digits);
+            }
         }
         if surplus && let Some(row) = self.digits.get(self.last_row) {
             let text = "has more bytes than the offsets leave room for: the surplus is dropped";
@@ -434,7 +471,7 @@ impl Open {
         }
     }
 
-    fn close(mut self) -> Result<Option<Dump>, DecodeError> {
+    fn close(mut self, text: &str) -> Result<Option<Dump>, DecodeError> {
         if let (Some(stride), Some((first, _))) =
             (self.stride.filter(|stride| *stride == 16), self.first)
         {
@@ -444,7 +481,7 @@ impl Open {
                 self.trim_row(row_start + stride);
             }
         }
-        let width = prefixed_width(&self.digits);
+        let width = self.tally.width();
         let mut bytes = Vec::with_capacity(self.len());
         let mut group = None;
         let mut uniform = true;
@@ -457,7 +494,10 @@ impl Open {
                 return Err(DecodeError::OddDigits {
                     digits: digits.text.clone(),
                     line: digits.line,
-                    column: digits.column,
+                    column: text
+                        .lines()
+                        .nth(digits.line - 1)
+                        .map_or(1, |line| column_of(line, digits.at)),
                 });
             }
             let size = padded.len() / 2;
@@ -477,15 +517,54 @@ impl Open {
     }
 }
 
-fn byte_len(digits: &[Digits], prefixed: usize) -> usize {
-    let width = |d: &Digits| if d.prefixed { prefixed.max(d.text.len()) } else { d.text.len() };
-    digits.iter().map(|d| width(d).div_ceil(2)).sum()
+/// How many bytes groups of digits make. Groups with `0x` may lack leading zeros: each has the width of the widest
+/// integer among them.
+#[derive(Default)]
+struct Tally {
+    bare: usize,
+    prefixed: usize,
+    count: usize,
+    longest: usize,
 }
 
-/// Digits that each `0x` group has with its leading zeros: those of the widest integer among them.
-fn prefixed_width(digits: &[Digits]) -> usize {
-    let longest = digits.iter().filter(|d| d.prefixed).map(|d| d.text.len()).max().unwrap_or(0);
-    [2, 4, 8, 16].into_iter().find(|width| *width >= longest).unwrap_or(0)
+impl Tally {
+    /// Digits of each group with `0x`; 0 when one is longer than an integer, and each is as long as printed.
+    const fn width(&self) -> usize {
+        match self.longest {
+            0..=2 => 2,
+            3..=4 => 4,
+            5..=8 => 8,
+            9..=16 => 16,
+            _ => 0,
+        }
+    }
+    const fn len(&self) -> usize {
+        let prefixed = match self.width() {
+            0 => self.prefixed,
+            width => self.count * width / 2,
+        };
+        self.bare + prefixed
+    }
+    fn add(&mut self, digits: &Digits) {
+        let bytes = digits.text.len().div_ceil(2);
+        if digits.prefixed {
+            self.longest = self.longest.max(digits.text.len());
+            self.prefixed += bytes;
+            self.count += 1;
+        } else {
+            self.bare += bytes;
+        }
+    }
+    /// Takes a group back; the width that it gave the others stays.
+    fn remove(&mut self, digits: &Digits) {
+        let bytes = digits.text.len().div_ceil(2);
+        if digits.prefixed {
+            self.prefixed -= bytes;
+            self.count -= 1;
+        } else {
+            self.bare -= bytes;
+        }
+    }
 }
 
 fn nibble(digit: u8) -> u8 {

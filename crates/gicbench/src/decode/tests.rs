@@ -63,6 +63,7 @@ fn one_wqe_in_every_print_form() {
         ("a C array", format!("{{ {} }};", b(1, false, "0x", ","))),
         ("a string literal", format!("\"{}\"", b(1, false, "\\x", ""))),
         ("colons", b(1, false, "", ":")),
+        ("a colon after each byte", b(1, false, "", ":") + ":"),
         ("halfwords", b(2, false, "", " ")),
         ("words", b(4, false, "", " ")),
         ("words with 0x", b(4, false, "0x", " ")),
@@ -504,6 +505,58 @@ fn scraps() -> impl Strategy<Value = String> {
         "\\PC{0,4}",
     ];
     prop::collection::vec(scrap, 0..40).prop_map(|scraps| scraps.concat())
+}
+
+/// The fuzzer's corpus: a byte that chooses, then the text.
+fn corpus() -> Vec<Vec<u8>> {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = file.join("../../fuzz/corpus/decode_text");
+    let entries =
+        std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "no corpus in {}", dir.display());
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+fn try_all(text: &[u8]) {
+    let text = String::from_utf8_lossy(text);
+    for what in [What::Wqe, What::Cqe, What::Doorbell] {
+        for order in [Order::Auto, Order::Memory, Order::Little] {
+            let options =
+                Options { what, order, dc: order == Order::Auto, json: order == Order::Memory };
+            match decode(&text, options) {
+                Ok(shown) => assert!(!shown.is_empty()),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_corpus_and_its_mutations_are_decoded_or_refused() {
+    let corpus = corpus();
+    corpus.iter().for_each(|data| try_all(data.get(1..).unwrap_or_default()));
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |bound: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % bound as u64) as usize
+    };
+    let marks = b"0f:x |*\n,>[{\\=";
+    for _ in 0..2_000 {
+        let mut text = corpus[below(corpus.len())].clone();
+        for _ in 0..=below(4) {
+            let at = below(text.len() + 1);
+            match below(3) {
+                0 => text.truncate(at),
+                1 => text.insert(at, marks[below(marks.len())]),
+                _ => text.extend_from_within(..at.min(64)),
+            }
+        }
+        try_all(&text);
+    }
 }
 
 proptest! {
