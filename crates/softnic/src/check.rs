@@ -60,6 +60,8 @@ checks! {
     QueueMemory = 0x1a, LocalQpOp, "the queue's memory could not be read";
     /// More reads than allowed.
     ReadLimit = 0x1b, LocalQpOp, "the QP was made for no reads or atomics (max_rd_atomic is 0)";
+    /// The producer lies inside of the WQE.
+    SplitWqe = 0x1c, LocalQpOp, "the doorbell covers only a part of the WQE's blocks";
     /// lkey unknown.
     LocalKey = 0x20, LocalProtection, "the lkey is stale, was never given out, or is an rkey";
     /// lkey of another PD.

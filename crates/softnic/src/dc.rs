@@ -117,11 +117,11 @@ impl Targets {
         &mut self,
         index: u32,
         link_index: usize,
-        link: (&Header, &[u8]),
+        packet: (&Header, &[u8]),
         replies: &mut crate::link::Sender,
         bench: Bench<'_>,
     ) {
-        let (header, payload) = link;
+        let (header, _) = packet;
         self.uses += 1;
         let found = self.find(header);
         match header.op {
@@ -178,18 +178,9 @@ impl Targets {
         let name = CONNECTION | at as u32;
         let outcome = if bench.pendings.is_on() {
             let mut later = Deferred { pendings: bench.pendings, connection: name, now: bench.now };
-            execute(responder, target, header, payload, bench.mrs, bench.cqs, &mut later, bench.now)
+            execute(responder, target, packet, bench.mrs, bench.cqs, &mut later, bench.now)
         } else {
-            execute(
-                responder,
-                target,
-                header,
-                payload,
-                bench.mrs,
-                bench.cqs,
-                &mut Direct,
-                bench.now,
-            )
+            execute(responder, target, packet, bench.mrs, bench.cqs, &mut Direct, bench.now)
         };
         if matches!(outcome, Outcome::Broken(_)) {
             connection.broken = true;

@@ -246,9 +246,9 @@ impl Nic {
                     let outcome = if self.pendings.is_on() {
                         let pendings = &mut self.pendings;
                         let mut later = Deferred { pendings, connection: index, now };
-                        execute(r, target, header, payload, mrs, cqs, &mut later, now)
+                        execute(r, target, (header, payload), mrs, cqs, &mut later, now)
                     } else {
-                        execute(r, target, header, payload, mrs, cqs, &mut Direct, now)
+                        execute(r, target, (header, payload), mrs, cqs, &mut Direct, now)
                     };
                     if !qp.responder.queued {
                         qp.responder.queued = true;
@@ -348,6 +348,9 @@ impl Nic {
         let mut left = budget;
         let mut answered = 0;
         let air = Air {
+            nic: self.config.id,
+            mtu: self.config.caps.mtu,
+            mrs: &self.mrs,
             profile: &self.config.profile,
             instant: self.config.profile.is_instant(),
             now,
@@ -365,8 +368,7 @@ impl Nic {
                 (&mut qp.responder, qp.qpn, qp.pd, qp.link)
             };
             let Some(link) = self.links.get_mut(link) else { continue };
-            let (nic, mtu) = (self.config.id, self.config.caps.mtu);
-            let done = respond(responder, number, pd, nic, mtu, &self.mrs, link, &air, &mut left);
+            let done = respond(responder, number, pd, link, &air, &mut left);
             link.tx_responses.publish();
             if done {
                 responder.queued = false;
@@ -524,10 +526,8 @@ fn ring(qp: &mut Qp, index: u32, low: u16, now: Nanos, lists: Lists<'_>) {
     };
     let Some(shown) = record_producer(record) else { return };
     let mut lists = lists;
-    if shown != qp.sq.producer as u16 {
-        if !advance(qp, index, shown, now, lists.reborrow()) {
-            return;
-        }
+    if shown != qp.sq.producer as u16 && !advance(qp, index, shown, now, lists.reborrow()) {
+        return;
     }
     // Covered if the ring isn't ahead of the record.
     let behind = u64::from((qp.sq.producer as u16).wrapping_sub(low));

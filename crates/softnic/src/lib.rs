@@ -21,6 +21,8 @@ mod engine;
 mod error;
 mod fault;
 mod finding;
+#[doc(hidden)]
+pub mod fuzzing;
 mod link;
 mod mr;
 mod nic;

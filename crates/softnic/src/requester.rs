@@ -41,7 +41,7 @@ pub(crate) enum What {
 
 #[inline]
 fn word(wqe: &WqeCopy, byte: usize) -> u32 {
-    let wide = wqe[byte / 8 & 127].to_ne_bytes();
+    let wide = wqe[(byte / 8) & 127].to_ne_bytes();
     let half = if byte & 4 == 0 {
         [wide[0], wide[1], wide[2], wide[3]]
     } else {
@@ -52,7 +52,7 @@ fn word(wqe: &WqeCopy, byte: usize) -> u32 {
 
 #[inline]
 fn wide(wqe: &WqeCopy, byte: usize) -> u64 {
-    u64::from_be(wqe[byte / 8 & 127])
+    u64::from_be(wqe[(byte / 8) & 127])
 }
 
 /// Limits that a WQE is held to.
@@ -154,10 +154,8 @@ pub(crate) fn parse(wqe: &WqeCopy, limits: &Limits, mrs: &Regions) -> Result<Req
         return Err(Check::MessageLength.into());
     }
     request.len = total as u32;
-    if let What::Atomic { .. } = what {
-        if request.len != atomic_size(first) {
-            return Err(Check::AtomicResult.into());
-        }
+    if matches!(what, What::Atomic { .. }) && request.len != atomic_size(first) {
+        return Err(Check::AtomicResult.into());
     }
     if read_back && !limits.reads {
         return Err(Check::ReadLimit.into());
@@ -387,7 +385,11 @@ pub(crate) fn transmit(
         let ds = word(wqe, 4) as u8 & wire::wqe::DS_MAX;
         let opcode = word(wqe, 0) as u8;
         let flags = CtrlFlags(word(wqe, 8) as u8);
-        let parsed = parse(wqe, &limits, cx.mrs);
+        let parsed = if is_new && u64::from(blocks(ds)) > sq.producer - index {
+            Err(Check::SplitWqe.into())
+        } else {
+            parse(wqe, &limits, cx.mrs)
+        };
         let waits = match &parsed {
             Ok(request) if is_new => must_wait(sq, request, flags),
             _ => false,
@@ -615,6 +617,8 @@ fn fetch(sq: &mut SendQueue, index: u64) -> Option<()> {
 /// A WQE fails before anything of it is sent: its error waits for the completions before it.
 fn fail_new(qp: &mut Qp, index: u64, opcode: u8, blocks: u8, cause: Cause) {
     let sq = &mut qp.sq;
+    let posted = sq.producer.saturating_sub(index).min(u64::from(blocks)).max(1);
+    let blocks = posted as u8;
     let entry = Sent {
         index,
         psn: sq.next_psn,

@@ -83,8 +83,7 @@ impl Placement for Deferred<'_> {
 pub(crate) fn execute(
     r: &mut Responder,
     target: Target<'_>,
-    header: &Header,
-    payload: &[u8],
+    (header, payload): (&Header, &[u8]),
     mrs: &Regions,
     cqs: &mut Cqs,
     placement: &mut impl Placement,
@@ -392,7 +391,7 @@ fn atomic(
     permit(target, Access::REMOTE_ATOMIC)?;
     let operation = Operation::decode(header.imm, payload).ok_or(Check::BadRequest)?;
     let size = u64::from(operation.size);
-    if header.va % size != 0 {
+    if !header.va.is_multiple_of(size) {
         return Err(Check::AtomicAlignment.into());
     }
     let (memory, at) =
@@ -414,8 +413,11 @@ fn atomic(
     Ok(1)
 }
 
-/// What happens to responses on their way.
+/// What sending responses needs of the NIC, and what happens to them on their way.
 pub(crate) struct Air<'a> {
+    pub nic: u16,
+    pub mtu: u32,
+    pub mrs: &'a Regions,
     pub profile: &'a Profile,
     /// Nothing takes time.
     pub instant: bool,
@@ -439,15 +441,12 @@ pub(crate) fn respond(
     r: &mut Responder,
     number: u32,
     pd: u32,
-    nic: u16,
-    mtu: u32,
-    mrs: &Regions,
     link: &mut LinkEnd,
     air: &Air<'_>,
     budget: &mut u32,
 ) -> bool {
     let mut base = Header {
-        src_nic: nic,
+        src_nic: air.nic,
         dst: r.src_qpn,
         src: number,
         generation: r.generation,
@@ -476,11 +475,11 @@ pub(crate) fn respond(
             r.owed_head += 1;
         } else {
             header.op = op::READ_RESPONSE;
-            let now = owed.len.min(mtu);
+            let now = owed.len.min(air.mtu);
             let source = if now == 0 {
                 None
             } else {
-                match mrs.remote(pd, owed.rkey, owed.va, u64::from(now), Access::REMOTE_READ) {
+                match air.mrs.remote(pd, owed.rkey, owed.va, u64::from(now), Access::REMOTE_READ) {
                     Ok(source) => Some(source),
                     Err(check) => {
                         // The region went away between the request and this packet.

@@ -222,6 +222,18 @@ fn each_check_has_its_syndrome_and_vendor_byte() {
 }
 
 #[test]
+fn a_doorbell_inside_of_a_wqe_fails_it() {
+    let mut rig = Rig::new();
+    rig.a.write_inline(REMOTE, rig.b.keys.rkey, &[1; 40], CtrlFlags::NONE);
+    rig.a.producer = 1;
+    rig.a.ring();
+    rig.run();
+    assert_eq!(cause(&rig.a.poll_all()[0]).1, Check::SplitWqe as u8);
+    let info = rig.nics[0].query_qp(rig.a.qpn).unwrap();
+    assert_eq!((info.sq_head, info.sq_producer), (1, 1));
+}
+
+#[test]
 fn permissions_are_checked_at_the_region_and_at_the_qp() {
     let write: Make =
         |r| Wqe(Opcode::RdmaWrite, 0, None, [raddr(r, REMOTE), inline(&[1; 8])].concat());
