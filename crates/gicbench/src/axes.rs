@@ -132,7 +132,7 @@ pub const AXES: &[Axis] = &[
             "none",
             "gpu-release",
             "gpu-fence",
-            "release-mmio",
+            "release-fence-mmio",
             "system-fence",
             "async-mmio",
         ]),
@@ -166,7 +166,7 @@ pub const AXES: &[Axis] = &[
     Axis {
         id: AxisId::Sharing,
         name: "sharing",
-        domain: Domain::Words(&["exclusive", "per-thread", "warp"]),
+        domain: Domain::Words(&["exclusive", "thread", "warp"]),
         help: "how threads share a queue pair: not at all, each reserves and publishes in order, a warp \
                together",
     },
@@ -384,6 +384,28 @@ mod tests {
             assert_eq!(AxisId::by_name(axis.name), Some(axis.id));
             assert_eq!(axis.id.spec().name, axis.name);
         }
+    }
+
+    #[test]
+    fn words_are_those_of_the_rooms_that_take_them() {
+        use device::choice;
+        let words = |axis: AxisId| match axis.spec().domain {
+            Domain::Words(words) => words.to_vec(),
+            _ => Vec::new(),
+        };
+        macro_rules! same {
+            ($axis:ident, $of:ty) => {
+                let names: Vec<&str> = <$of>::ALL.iter().map(|value| value.name()).collect();
+                assert_eq!(words(AxisId::$axis), names);
+            };
+        }
+        same!(Order, choice::Order);
+        same!(CqLoad, choice::CqLoad);
+        same!(Cq, choice::CqKind);
+        same!(Sharing, choice::Sharing);
+        same!(Conn, choice::Transport);
+        let profiles: Vec<&str> = softnic::Profile::ALL.iter().map(|p| p.name).collect();
+        assert_eq!(words(AxisId::Profile), profiles);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, V
 
 use crate::axes::{AXES, AxisId, Value};
 use crate::cpus::EngineChoice;
+use crate::decode::DecodeArgs;
 use crate::quantity::{Bytes, parse_duration};
 use crate::usage::UsageError;
 
@@ -30,6 +31,8 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Explain the bytes of a WQE, a CQE or a doorbell
+    Decode(DecodeArgs),
     /// Look at this machine, and say what each finding means for a measurement
     Doctor {
         /// Print JSON

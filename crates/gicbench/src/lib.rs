@@ -9,6 +9,7 @@ pub mod axes;
 pub mod cli;
 pub mod context;
 pub mod cpus;
+pub mod decode;
 pub mod doctor;
 pub mod exit;
 pub mod experiments;

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use gicbench::cli::{Action, Cli};
 use gicbench::context::Interrupt;
+use gicbench::decode::{self, DecodeError};
 use gicbench::exit::ExitStatus;
 use gicbench::list::Listing;
 use gicbench::platform::Platform;
-use gicbench::{doctor, experiments, run};
+use gicbench::run::{self, RunError};
+use gicbench::{doctor, experiments};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -17,9 +19,19 @@ fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
-            let status = error.downcast_ref().map_or(ExitStatus::Failed, run::RunError::status);
-            status.into()
+            status(&error).into()
         }
+    }
+}
+
+/// What can't be read as asked is bad usage; anything else has failed.
+fn status(error: &anyhow::Error) -> ExitStatus {
+    if let Some(error) = error.downcast_ref::<RunError>() {
+        return error.status();
+    }
+    match error.downcast_ref::<DecodeError>() {
+        Some(DecodeError::Write(_)) | None => ExitStatus::Failed,
+        Some(_) => ExitStatus::Usage,
     }
 }
 
@@ -44,6 +56,12 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
             let listing = Listing::new(experiments::all(), &platform);
             print(&mut out, *json, &listing, |out| listing.print(out))
         }
+        Action::Decode(args) => match decode::run(args, &mut out) {
+            Err(DecodeError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Ok(ExitStatus::Done)
+            }
+            result => Ok(result.map(|()| ExitStatus::Done)?),
+        },
         Action::Doctor { json } => {
             let findings = doctor::examine(&platform);
             print(&mut out, *json, &findings, |out| doctor::print(out, &findings))

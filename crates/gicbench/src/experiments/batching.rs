@@ -32,7 +32,7 @@ impl Experiment for Batching {
             AxisUse::new(AxisId::Doorbell, "fixed", "fixed,threshold,caller,every-nth"),
             AxisUse::new(AxisId::Batch, "1,8,32", "1,2,4,8,16,32,64"),
             AxisUse::new(AxisId::Qps, "1,8", "1,2,4,8,16,32,64,128"),
-            AxisUse::new(AxisId::Sharing, "exclusive", "exclusive,per-thread,warp"),
+            AxisUse::new(AxisId::Sharing, "exclusive", "exclusive,thread,warp"),
             AxisUse::new(AxisId::Order, "gpu-release", "gpu-release"),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];

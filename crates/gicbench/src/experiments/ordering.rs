@@ -30,8 +30,8 @@ impl Experiment for Ordering {
             AxisUse::new(AxisId::Payload, "8", "8,64"),
             AxisUse::new(
                 AxisId::Order,
-                "none,gpu-release,gpu-fence,release-mmio,system-fence",
-                "none,gpu-release,gpu-fence,release-mmio,system-fence,async-mmio",
+                "none,gpu-release,gpu-fence,release-fence-mmio,system-fence",
+                "none,gpu-release,gpu-fence,release-fence-mmio,system-fence,async-mmio",
             ),
             AxisUse::new(AxisId::CqLoad, "plain,acquire", "plain,acquire"),
             AxisUse::new(AxisId::Queues, "host", "host,gpu"),

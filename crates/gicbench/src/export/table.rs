@@ -59,7 +59,7 @@ fn preamble(out: &mut dyn Write, record: &Record) -> io::Result<()> {
     }
     writeln!(
         out,
-        "# {}, {} of {} cores, {}, {} NUMA nodes, Linux {}{}",
+        "# {}, {} of {} cores, {}, NUMA nodes: {}, Linux {}{}",
         or_none(&machine.cpu),
         machine.cores_allowed.len(),
         count(machine.cores_online),
@@ -178,16 +178,7 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
         grid.rows.push(cells);
     }
     grid.write(out)?;
-    for row in rows.iter().filter(|row| !row.details.is_empty()) {
-        let details: Vec<String> =
-            row.details.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let own: Vec<String> = varying
-            .iter()
-            .filter_map(|name| Some(format!("{name}={}", pretty(&row.point, name)?)))
-            .collect();
-        let place = [vec![row.point.transport.clone()], own].concat().join(" ");
-        writeln!(out, "# {place} {}: {}", row.metric, details.join(" "))?;
-    }
+    details(out, rows, &varying)?;
     let sources: BTreeSet<String> = rows
         .iter()
         .filter_map(|row| row.reference.as_ref())
@@ -197,6 +188,26 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
         .collect();
     for source in sources {
         writeln!(out, "# published: {source}")?;
+    }
+    Ok(())
+}
+
+/// The facts that have no column: once where all rows share them, else a line a row.
+fn details(out: &mut dyn Write, rows: &[&Row], varying: &[&str]) -> io::Result<()> {
+    let text = |row: &Row| {
+        let facts = row.details.iter().map(|(name, value)| format!("{name}={value}"));
+        facts.collect::<Vec<_>>().join(" ")
+    };
+    let all: BTreeSet<String> = rows.iter().map(|row| text(row)).collect();
+    if let (1, Some(shared)) = (all.len(), all.first()) {
+        return if shared.is_empty() { Ok(()) } else { writeln!(out, "# {shared}") };
+    }
+    for row in rows.iter().filter(|row| !row.details.is_empty()) {
+        let mut place = vec![row.point.transport.clone()];
+        place.extend(
+            varying.iter().filter_map(|name| Some(format!("{name}={}", pretty(&row.point, name)?))),
+        );
+        writeln!(out, "# {} {}: {}", place.join(" "), row.metric, text(row))?;
     }
     Ok(())
 }
