@@ -1,6 +1,9 @@
 //! `bandwidth`: from which payload is the link full?
 
+use super::gda::{Bench, Posting, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::choice::{Choice, Ringing, Signalling};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -46,7 +49,23 @@ impl Experiment for Bandwidth {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.transport == Transport::MiniProxy {
+            return Err(PointError::not_run("not in this build yet"));
+        }
+        let batch: u32 = point.number_as(AxisId::Batch)?;
+        let choice = Choice {
+            ringing: Ringing::Deferred,
+            signalling: Signalling::OnRequest,
+            ..Choice::default()
+        };
+        let mut spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
+        // No CPU moves bytes as fast as the link: the profile's time is computed, and says so.
+        spec.virtual_time = true;
+        let mut bench = Bench::new(ctx, point, spec)?;
+        let get = point.word(AxisId::Op)? == "get";
+        let posting = Posting { batch, nth: 1, force: true, warp: false, inline: false, get };
+        let (_, bandwidths) = bench.rate(ctx, posting)?;
+        Ok(vec![bench.finish(ctx, Measurement::bandwidth(bandwidths))?])
     }
 }

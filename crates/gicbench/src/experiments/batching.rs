@@ -1,6 +1,9 @@
 //! `batching`: what do doorbell batching, queue parallelism and sharing do to the message rate?
 
+use super::gda::{self, Bench, Posting, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::choice::{Choice, Ringing, Sharing, Signalling};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -46,7 +49,41 @@ impl Experiment for Batching {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        let bytes: u32 = point.number_as(AxisId::Payload)?;
+        let inline = point.word(AxisId::Inline)? == "on";
+        let batch: u32 = point.number_as(AxisId::Batch)?;
+        let sharing: Sharing =
+            point.word(AxisId::Sharing)?.parse().map_err(|e| PointError::from_error(&e))?;
+        let warp = sharing == Sharing::Warp;
+        if warp && inline {
+            return Err(PointError::not_run("a warp's put has no inline form: use --inline off"));
+        }
+        if inline && bytes > 28 {
+            return Err(PointError::not_run(format!(
+                "{bytes} B inline take more than one block; `inline` measures those"
+            )));
+        }
+        // What the caller does, and what the doorbell policy makes of it.
+        let (ringing, group, nth, force) = match point.word(AxisId::Doorbell)? {
+            "threshold" => (Ringing::Threshold, batch, 1, false),
+            "caller" => (Ringing::Deferred, batch, 1, true),
+            // A message group that no multiple of n divides: its last is rung for in any case.
+            "every-nth" => (Ringing::EveryNth, 4 * batch + 1, batch, true),
+            _ => (Ringing::EveryNth, batch, batch, false),
+        };
+        let signalling =
+            if ringing == Ringing::Threshold { Signalling::Every } else { Signalling::OnRequest };
+        let choice =
+            Choice { order: gda::order(point)?, sharing, ringing, signalling, ..Choice::default() };
+        let mut spec = Spec::one(choice, bytes);
+        spec.qps = point.number_as(AxisId::Qps)?;
+        // On a host more posting threads than queue pairs, or than cores to spare, measure the scheduler.
+        spec.threads = if sharing == Sharing::Exclusive { 1 } else { 2 };
+        spec.slots = 4096;
+        let mut bench = Bench::new(ctx, point, spec)?;
+        let posting = Posting { batch: group, nth, force, warp, inline, get: false };
+        let (rates, _) = bench.rate(ctx, posting)?;
+        Ok(vec![bench.finish(ctx, Measurement::rate(rates))?])
     }
 }

@@ -1,6 +1,10 @@
 //! `inline`: when does inlining pay?
 
+use super::gda::{self, Bench, Posting, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::choice::{Choice, Ringing, Signalling};
+use device::view::{Op, QuietScope};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -43,7 +47,37 @@ impl Experiment for Inline {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        let inline = point.word(AxisId::Inline)? == "on";
+        let batch: u32 = point.number_as(AxisId::Batch)?;
+        let bytes: u32 = point.number_as(AxisId::Payload)?;
+        let max_blocks = if inline { MAX_BLOCKS } else { 1 };
+        if inline && bytes > MAX_INLINE {
+            return Err(PointError::not_run(format!(
+                "{bytes} B inline: a WQE of {MAX_BLOCKS} blocks holds at most {MAX_INLINE}"
+            )));
+        }
+        let choice = Choice { order: gda::order(point)?, max_blocks, ..Choice::default() };
+        if batch == 1 {
+            let op = if inline { Op::PutInline } else { Op::Put };
+            return gda::issue_and_completion(
+                ctx,
+                point,
+                Spec::one(choice, bytes),
+                op,
+                QuietScope::One,
+            );
+        }
+        let choice =
+            Choice { ringing: Ringing::Deferred, signalling: Signalling::OnRequest, ..choice };
+        let mut bench = Bench::new(ctx, point, Spec::one(choice, bytes))?;
+        let posting = Posting { batch, nth: 1, force: true, warp: false, inline, get: false };
+        let (rates, _) = bench.rate(ctx, posting)?;
+        Ok(vec![bench.finish(ctx, Measurement::rate(rates))?])
     }
 }
+
+/// Blocks of the largest WQE that the experiment builds.
+const MAX_BLOCKS: u32 = 5;
+/// Inline bytes that fit it: control, remote address and the inline header take 36.
+const MAX_INLINE: u32 = MAX_BLOCKS * 64 - 36;

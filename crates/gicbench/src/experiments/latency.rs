@@ -1,6 +1,10 @@
 //! `latency`: what does one operation cost on each path?
 
+use super::gda::{self, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::choice::{self, Choice};
+use device::view::{Op, QuietScope};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -44,7 +48,38 @@ impl Experiment for Latency {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.transport == Transport::MiniProxy {
+            return Err(PointError::not_run("not in this build yet"));
+        }
+        let transport: choice::Transport =
+            point.word(AxisId::Conn)?.parse().map_err(|e| PointError::from_error(&e))?;
+        let dc = transport == choice::Transport::Dc;
+        let max_blocks = if dc { 5 } else { 1 };
+        let choice =
+            Choice { order: gda::order(point)?, transport, max_blocks, ..Choice::default() };
+        let bytes: u32 = point.number_as(AxisId::Payload)?;
+        let op = match point.word(AxisId::Op)? {
+            "get" => Op::Get,
+            "atomic" => Op::FetchAdd,
+            "put-signal" => Op::PutSignal,
+            _ => Op::Put,
+        };
+        if op == Op::FetchAdd && bytes != 8 {
+            return Err(PointError::not_run(format!("an atomic has 8 B, not {bytes}")));
+        }
+        let mut measured = Vec::new();
+        // The reply is a put of the same kind: its size is 8 B, its transport RC.
+        if op == Op::Put && bytes == 8 && !dc {
+            measured.push(gda::round_trip(ctx, point, choice)?);
+        }
+        measured.extend(gda::issue_and_completion(
+            ctx,
+            point,
+            Spec::one(choice, bytes),
+            op,
+            QuietScope::One,
+        )?);
+        Ok(measured)
     }
 }

@@ -7,6 +7,7 @@
 
 mod bandwidth;
 mod batching;
+mod gda;
 mod handoff;
 mod inline;
 mod latency;

@@ -1,6 +1,10 @@
 //! `ordering`: what does each ordering cost, and is it safe?
 
+use super::gda::{self, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::choice::Choice;
+use device::view::{Op, QuietScope};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -47,7 +51,16 @@ impl Experiment for Ordering {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.word(AxisId::Queues)? == "gpu" {
+            return Err(PointError::not_run("queues in GPU memory need the cuda submitter"));
+        }
+        let choice = Choice {
+            order: gda::order(point)?,
+            cq_load: point.word(AxisId::CqLoad)?.parse().map_err(|e| PointError::from_error(&e))?,
+            ..Choice::default()
+        };
+        let spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
+        gda::issue_and_completion(ctx, point, spec, Op::Put, QuietScope::One)
     }
 }

@@ -1,6 +1,10 @@
 //! `quiet`: what does completion scope cost as queues are added?
 
+use super::gda::{self, Bench, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::choice::Choice;
+use device::view::{Op, QuietScope};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -43,7 +47,17 @@ impl Experiment for Quiet {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        let choice = Choice { order: gda::order(point)?, ..Choice::default() };
+        let mut spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
+        spec.qps = point.number_as(AxisId::Qps)?;
+        let scope = match point.word(AxisId::Scope)? {
+            "one" => QuietScope::One,
+            "used" => QuietScope::Used,
+            _ => QuietScope::All,
+        };
+        let mut bench = Bench::new(ctx, point, spec)?;
+        let samples = bench.latency(ctx, Op::Put, scope)?;
+        Ok(vec![bench.finish(ctx, Measurement::put_completion(samples.total))?])
     }
 }

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Passes all tests: formats, lints, unit and integration tests, kernels compiled for GPUs by NVRTC, the model
+# checks and the ThreadSanitizer run. Needs Rust (rustup), a C++ compiler and python3; fetches the rest.
+# What a machine lacks is skipped with its reason and listed at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+for tool in cargo g++ python3; do
+    command -v "$tool" >/dev/null || { echo "scripts/test.sh needs $tool: install it and run again" >&2; exit 2; }
+done
+
+skips=$(mktemp)
+trap 'rm -f "$skips"' EXIT
+export GICBENCH_SKIP_LOG=$skips
+step() { printf '\n== %s\n' "$*"; }
+
+# NVRTC and clang-format come from PyPI into a folder of this checkout.
+venv=target/tools
+if [ ! -e "$venv/.ready-1" ]; then
+    step "fetching NVRTC and clang-format"
+    mkdir -p target
+    if python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check \
+        nvidia-cuda-nvrtc==13.0.88 clang-format==20.1.8; then
+        touch "$venv/.ready-1"
+    else
+        echo "no NVRTC: PyPI or python3-venv can't be had here" | tee -a "$skips"
+    fi
+fi
+if [ -e "$venv/.ready-1" ]; then
+    GICBENCH_NVRTC_DIR=$(dirname "$(find "$PWD/$venv" -name libnvrtc.so.13 | head -n 1)")
+    export GICBENCH_NVRTC_DIR GICBENCH_REQUIRE_NVRTC=1
+fi
+
+step "formats"
+cargo fmt --all --check
+if [ -e "$venv/.ready-1" ]; then
+    git ls-files '*.hpp' '*.cpp' | xargs "$venv/bin/clang-format" --dry-run --Werror
+fi
+
+step "lints"
+cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+step "tests"
+cargo test --workspace --quiet
+
+if [ -x scripts/tsan.sh ]; then
+    step "ThreadSanitizer on the host build of the device code"
+    scripts/tsan.sh
+fi
+
+step "skipped here"
+if [ -s "$skips" ]; then sort -u "$skips"; else echo "nothing"; fi
