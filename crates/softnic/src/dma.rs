@@ -471,6 +471,14 @@ unsafe fn load(from: *mut u8, out: &mut [u8]) {
 /// `to .. to + bytes.len()` is writable and accessed by others only atomically.
 #[inline]
 unsafe fn store(to: *mut u8, bytes: &[u8]) {
+    if let Ok(word) = <[u8; 8]>::try_from(bytes)
+        && to.addr().is_multiple_of(8)
+    {
+        // SAFETY: aligned, and 8 bytes long.
+        unsafe { AtomicU64::from_ptr(to.cast()) }
+            .store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        return;
+    }
     let mut i = 0;
     while i < bytes.len() {
         // SAFETY: `i` is below the length.

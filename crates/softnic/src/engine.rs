@@ -17,6 +17,7 @@ use crate::qp::{NEVER, Qp, QpState};
 use crate::requester::{Context, Stop, record_producer, refuse, transmit};
 use crate::responder::{Air, Deferred, Direct, Outcome, Target, execute, respond};
 use crate::rng::Rng;
+use crate::small;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,12 +198,31 @@ impl Nic {
         for (link_index, link) in self.links.iter_mut().enumerate() {
             let mut any = false;
             while taken < budget {
-                let Some((header, payload)) = link.rx_requests.peek() else { break };
+                let Some((header, _)) = link.rx_requests.peek() else { break };
                 if header.deliver_at > now {
                     *next = (*next).min(header.deliver_at);
                     break;
                 }
                 any = true;
+                if self.plain && !self.pendings.is_on() {
+                    let (index, tag) = split(header.dst);
+                    if let Some(qp) = self.qps.get_mut(index, tag)
+                        && matches!(qp.state, QpState::Rtr | QpState::Rts)
+                        && qp.kind == QpKind::Rc
+                    {
+                        let small =
+                            small::take(qp, &mut link.rx_requests, &self.mrs, now, budget - taken);
+                        if small > 0 {
+                            taken += small;
+                            if !qp.responder.queued {
+                                qp.responder.queued = true;
+                                self.owing.push_back(index);
+                            }
+                            continue;
+                        }
+                    }
+                }
+                let Some((header, payload)) = link.rx_requests.peek() else { break };
                 taken += 1;
                 if (!self.plain || header.flags & flag::LOST != 0)
                     && loses(&self.config.faults, &mut self.dice, &mut self.taken, header)

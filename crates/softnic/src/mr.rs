@@ -101,6 +101,19 @@ impl Regions {
         len: u64,
         access: Access,
     ) -> Result<(&DmaBuf, usize), Check> {
+        let region = self.remote_region(pd, rkey, access)?;
+        let offset = region.offset(addr, len).ok_or(Check::RemoteBounds)?;
+        Ok((&region.memory, offset))
+    }
+
+    /// The region that a peer asks for under `rkey`; its bounds are still to be checked.
+    #[inline]
+    pub(crate) fn remote_region(
+        &self,
+        pd: u32,
+        rkey: u32,
+        access: Access,
+    ) -> Result<&Region, Check> {
         if rkey >> 8 & REMOTE == 0 {
             return Err(Check::RemoteKey);
         }
@@ -111,14 +124,13 @@ impl Regions {
         if !region.access.contains(access) {
             return Err(Check::RemotePermission);
         }
-        let offset = region.offset(addr, len).ok_or(Check::RemoteBounds)?;
-        Ok((&region.memory, offset))
+        Ok(region)
     }
 }
 
 impl Region {
     #[inline]
-    fn offset(&self, addr: u64, len: u64) -> Option<usize> {
+    pub(crate) fn offset(&self, addr: u64, len: u64) -> Option<usize> {
         let offset = addr.checked_sub(self.iova)?;
         (len <= self.length && offset <= self.length - len).then_some(offset as usize)
     }

@@ -537,6 +537,7 @@ pub(crate) fn transmit(
                     len = usize::from(segments) * SEGMENT;
                 }
             }
+            let free_ps = link.free_ps;
             if !cx.plain {
                 if cx.faults.port_down {
                     header.flags |= flag::LOST;
@@ -546,6 +547,8 @@ pub(crate) fn transmit(
             }
             let mark = link.tx_requests.mark();
             let Some(payload) = link.tx_requests.push(header, len) else {
+                // What was not sent took no time on the link.
+                link.free_ps = free_ps;
                 stop = Some(Stop::Lane);
                 break;
             };

@@ -426,12 +426,24 @@ pub(crate) struct Air<'a> {
 }
 
 impl Air<'_> {
+    /// Puts a response on the link; `None` while the lane is full, which takes no time on it.
     #[inline]
-    fn stamp(&self, link: &mut LinkEnd, header: &mut Header, bytes: usize) {
+    fn send<'l>(
+        &self,
+        link: &'l mut LinkEnd,
+        mut header: Header,
+        bytes: usize,
+    ) -> Option<&'l mut [u8]> {
+        let free_ps = link.free_ps;
         if !self.instant {
             let ready = self.now.saturating_mul(1000);
             header.deliver_at = link.arrival(self.profile, ready, bytes + WIRE_HEADER);
         }
+        let payload = link.tx_responses.push(header, bytes);
+        if payload.is_none() {
+            link.free_ps = free_ps;
+        }
+        payload
     }
 }
 
@@ -464,8 +476,7 @@ pub(crate) fn respond(
         let mut header = Header { psn: low(owed.psn), va: r.executed_at, ..base };
         if owed.is_atomic {
             header.op = op::ATOMIC_RESPONSE;
-            air.stamp(link, &mut header, owed.len as usize);
-            let Some(payload) = link.tx_responses.push(header, owed.len as usize) else {
+            let Some(payload) = air.send(link, header, owed.len as usize) else {
                 return false;
             };
             let value = owed.value.to_ne_bytes();
@@ -490,8 +501,7 @@ pub(crate) fn respond(
                     }
                 }
             };
-            air.stamp(link, &mut header, now as usize);
-            let Some(payload) = link.tx_responses.push(header, now as usize) else {
+            let Some(payload) = air.send(link, header, now as usize) else {
                 return false;
             };
             if let Some((memory, offset)) = source {
@@ -508,10 +518,9 @@ pub(crate) fn respond(
         *budget -= 1;
     }
     if r.ack_due && r.nak.is_none() {
-        let mut header =
+        let header =
             Header { op: op::ACK, psn: low(r.expected.wrapping_sub(1)), va: r.executed_at, ..base };
-        air.stamp(link, &mut header, 0);
-        if link.tx_responses.push(header, 0).is_none() {
+        if air.send(link, header, 0).is_none() {
             return false;
         }
     }
@@ -525,7 +534,7 @@ pub(crate) fn respond(
                 0,
             ),
         };
-        let mut header = Header {
+        let header = Header {
             op: op::NAK,
             psn: low(r.expected),
             va: r.executed_at,
@@ -533,8 +542,7 @@ pub(crate) fn respond(
             total: u32::from(timer),
             ..base
         };
-        air.stamp(link, &mut header, 0);
-        if link.tx_responses.push(header, 0).is_none() {
+        if air.send(link, header, 0).is_none() {
             return false;
         }
         r.nak = None;

@@ -5,7 +5,9 @@
 
 use wire::wqe::{CtrlFlags, INLINE, Opcode};
 
-use crate::link::LinkEnd;
+use crate::config::Nanos;
+use crate::link::{LinkEnd, Receiver};
+use crate::mr::{Access, Region, Regions};
 use crate::packet::{Header, flag, low, op};
 use crate::qp::{NEVER, Qp, Sent, SentKind, Times};
 use crate::requester::Context;
@@ -26,22 +28,26 @@ const BEFORE: u32 = 2 * 16 + 4;
 #[inline(always)]
 fn recognise(block: &[u64; 8], index: u64, qpn: u32) -> Option<Small> {
     let word = |i: usize| u64::from_be(block[i]);
+    let half =
+        |i: usize| u32::from_be_bytes(*block[i].to_ne_bytes().first_chunk().unwrap_or(&[0; 4]));
     // opmod 0, the slot's own index, RDMA_WRITE, this QP.
     let expected = u64::from(index as u16) << 40
         | u64::from(Opcode::RdmaWrite as u8) << 32
         | u64::from(qpn) << 8;
-    let ds = word(0) as u32 & 0xff;
-    if word(0) & !0xff != expected || !(3..=4).contains(&ds) {
+    // What is left of the first words must be the number of segments.
+    let ds = word(0) ^ expected;
+    if ds != 3 && ds != 4 {
         return None;
     }
-    let flags = CtrlFlags((word(1) >> 32) as u8);
-    let count = (word(4) >> 32) as u32;
+    let ds = ds as u32;
+    let flags = CtrlFlags(half(1) as u8);
+    let count = half(4);
     let len = count & !INLINE;
     // A segment behind the inline one is for the general path, unless it is blank.
     if flags.0 & !CtrlFlags::CQ_UPDATE.0 != 0
         || count & INLINE == 0
         || len > ds * 16 - BEFORE
-        || ds == 4 && len <= 12 && word(6) >> 32 != 0
+        || ds == 4 && len <= 12 && half(6) != 0
     {
         return None;
     }
@@ -53,7 +59,7 @@ fn recognise(block: &[u64; 8], index: u64, qpn: u32) -> Option<Small> {
         signalled: flags.has(CtrlFlags::CQ_UPDATE),
         len,
         raddr: word(2),
-        rkey: (word(3) >> 32) as u32,
+        rkey: half(3),
         payload,
     })
 }
@@ -126,4 +132,56 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
         }
     }
     n as u32
+}
+
+/// Executes small writes for `qp` from the lane as long as they are in sequence and allowed. Gives their number.
+#[inline]
+pub(crate) fn take(
+    qp: &mut Qp,
+    lane: &mut Receiver,
+    mrs: &Regions,
+    now: Nanos,
+    budget: u32,
+) -> u32 {
+    let r = &mut qp.responder;
+    if !qp.access.contains(Access::REMOTE_WRITE) || r.receiving.is_some() || r.nak.is_some() {
+        return 0;
+    }
+    let mut n = 0;
+    let mut last: Option<(u32, &Region)> = None;
+    while n < budget {
+        let Some((header, payload)) = lane.peek() else { break };
+        if header.op != op::WRITE
+            || header.flags != flag::FIRST | flag::LAST
+            || header.dst != qp.qpn
+            || header.src != qp.remote_qpn
+            || header.src_nic != qp.remote_nic
+            || header.psn != low(r.expected)
+            || header.total != header.len
+            || header.total == 0
+            || header.deliver_at > now
+        {
+            break;
+        }
+        let region = match last {
+            Some((rkey, region)) if rkey == header.rkey => region,
+            _ => match mrs.remote_region(qp.pd, header.rkey, Access::REMOTE_WRITE) {
+                Ok(region) => region,
+                Err(_) => break,
+            },
+        };
+        last = Some((header.rkey, region));
+        let Some(offset) = region.offset(header.va, u64::from(header.len)) else { break };
+        // Bounds were checked against the region, which is no longer than its memory.
+        let _ = region.memory.write(offset, payload);
+        lane.pop();
+        r.expected += 1;
+        n += 1;
+    }
+    if n > 0 {
+        r.gap_told = false;
+        r.ack_due = true;
+        r.executed_at = now;
+    }
+    n
 }

@@ -1,4 +1,5 @@
 //! What each opcode does to memory and completes with.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod rig;
 
@@ -107,7 +108,8 @@ fn be32(values: &[u32]) -> Vec<u8> {
 fn atomics_change_memory_and_give_the_old_value() {
     let old = 0x1111_2222_3333_4444_u64;
     let low = u64::from(old as u32);
-    let cases: [(&str, Opcode, u8, Vec<u8>, u32, u64); 9] = [
+    type Case = (&'static str, Opcode, u8, Vec<u8>, u32, u64);
+    let cases: [Case; 9] = [
         ("add", Opcode::AtomicFa, 0, be(&[5, 0]), 8, old + 5),
         ("add wraps", Opcode::AtomicFa, 0, be(&[u64::MAX, 0]), 8, old - 1),
         ("swap on equal", Opcode::AtomicCs, 0, be(&[9, old]), 8, 9),

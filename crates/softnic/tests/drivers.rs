@@ -1,4 +1,5 @@
 //! Engines: a thread, several threads, or whoever waits.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod rig;
 

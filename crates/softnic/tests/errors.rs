@@ -1,4 +1,5 @@
 //! What fails, with which syndrome, and what happens to the rest of the queue.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod rig;
 

@@ -1,4 +1,5 @@
 //! What the NIC says about programs that hardware would let run into trouble silently.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod rig;
 

@@ -1,4 +1,5 @@
 //! Hostile queues, doorbells and commands never panic the NIC and never move it outside of what it was given.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use softnic::fuzzing;
 
@@ -28,7 +29,7 @@ fn thousands_of_random_programs_are_harmless() {
         let mut program: Vec<u8> = (0..len).map(|_| next() as u8).collect();
         if round % 2 == 0 {
             for i in (1..len.saturating_sub(4)).step_by(17) {
-                program[i] = 1 + (next() % 6) as u8 | (next() as u8 & 0x80);
+                program[i] = (1 + (next() % 6) as u8) | (next() as u8 & 0x80);
                 program[i + 1] = opcodes[next() as usize % opcodes.len()];
                 program[i + 2] = 2 + (next() % 4) as u8;
             }

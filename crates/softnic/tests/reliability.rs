@@ -1,4 +1,5 @@
 //! Loss, retries, receives that come late, fences, and placement behind the completion.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod rig;
 

@@ -1,5 +1,6 @@
 //! Two linked NICs, a pair of connected QPs, and a hand that posts WQEs.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::sync::Arc;
 
