@@ -9,9 +9,10 @@ use crate::cq::Cqs;
 use crate::mr::Regions;
 use crate::packet::{Header, extend, op};
 use crate::qp::{NEVER, Qp, QpState, SentKind};
-use crate::requester::{fail_sent, go_back, refuse, scatter};
+use crate::requester::{fail_sent, go_back, refuse};
 use crate::responder::nak_code;
 use crate::trace::{Trace, TraceRecord};
+use crate::wqe::scatter;
 
 /// What the completion of WQEs needs of its NIC.
 pub(crate) struct Sink<'a> {

@@ -31,12 +31,14 @@ mod packet;
 mod placement;
 mod profile;
 mod qp;
+mod qp_control;
 mod requester;
 mod responder;
 mod rng;
 mod small;
 mod table;
 mod trace;
+mod wqe;
 
 pub use check::{Cause, Check};
 pub use config::{
