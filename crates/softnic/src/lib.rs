@@ -16,6 +16,7 @@ mod config;
 mod cq;
 mod dc;
 mod dma;
+mod doorbell;
 mod driver;
 mod engine;
 mod error;
