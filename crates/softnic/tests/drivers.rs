@@ -12,6 +12,11 @@ use wire::wqe::CtrlFlags;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// No acknowledgement is overdue, however long the machine keeps an engine waiting.
+fn patient() -> Rig {
+    Rig::with(Options { timeout: 0, ..Options::default() })
+}
+
 /// Posts `count` writes in batches and polls for all completions.
 fn exchange(a: &mut Side, rkey: u32, count: u64, mut wait: impl FnMut()) {
     let deadline = Instant::now() + PATIENCE;
@@ -39,7 +44,7 @@ fn exchange(a: &mut Side, rkey: u32, count: u64, mut wait: impl FnMut()) {
 
 #[test]
 fn an_engine_thread_serves_and_is_controlled() {
-    let Rig { nics, mut a, b, .. } = Rig::new();
+    let Rig { nics, mut a, b, .. } = patient();
     let engine = SoftNics::spawn(nics, EngineOptions::default()).unwrap();
     exchange(&mut a, b.keys.rkey, 70_000, std::thread::yield_now);
     let done = engine.control(1, |nic| nic.counters().completed).unwrap();
@@ -53,7 +58,7 @@ fn an_engine_thread_serves_and_is_controlled() {
 
 #[test]
 fn two_engines_in_two_threads_are_linked() {
-    let Rig { mut nics, mut a, b, .. } = Rig::new();
+    let Rig { mut nics, mut a, b, .. } = patient();
     let second = nics.pop().unwrap();
     let engines =
         [nics, vec![second]].map(|n| SoftNics::spawn(n, EngineOptions::default()).unwrap());
@@ -63,7 +68,7 @@ fn two_engines_in_two_threads_are_linked() {
 
 #[test]
 fn whoever_waits_may_step() {
-    let Rig { nics, mut a, b, .. } = Rig::new();
+    let Rig { nics, mut a, b, .. } = patient();
     let engine = SoftNics::stepped(nics, Clock::Real);
     assert!(engine.is_stepped());
     exchange(&mut a, b.keys.rkey, 10_000, || {
@@ -74,7 +79,7 @@ fn whoever_waits_may_step() {
 
 #[test]
 fn several_waiters_step_without_waiting_for_each_other() {
-    let Rig { nics, mut a, b, .. } = Rig::new();
+    let Rig { nics, mut a, b, .. } = patient();
     let engine = SoftNics::stepped(nics, Clock::Real);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
