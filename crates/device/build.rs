@@ -1,7 +1,7 @@
 //! Builds the host build of the device code.
 
 fn main() {
-    let kernels = ["latency", "rate", "round_trip", "support"];
+    let kernels = ["latency", "proxy", "rate", "round_trip", "support"];
     let mut build = cc::Build::new();
     build
         .cpp(true)

@@ -43,6 +43,8 @@ macro_rules! axis {
     };
 }
 
+pub(crate) use axis;
+
 /// A name that is no value of an axis.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{value}` is not one of {}", known.join(", "))]

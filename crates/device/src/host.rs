@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::choice::Choice;
+use crate::proxy::ProxyChoice;
 use crate::view::{LatencyArgs, Op, RateArgs, RoundTripArgs};
 
 unsafe extern "C" {
@@ -58,6 +59,14 @@ pub enum LaunchError {
         /// For which choices.
         choice: Box<Choice>,
     },
+    /// The host build doesn't hold this combination of a proxy's choices.
+    #[error("the host build has no {kernel} kernel for {choice:?}")]
+    ProxyNotBuilt {
+        /// Which kernel.
+        kernel: &'static str,
+        /// For which choices.
+        choice: ProxyChoice,
+    },
     /// A thread could not be started.
     #[error("can't start a submitter thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -88,45 +97,16 @@ pub unsafe fn launch(
     unsafe impl Sync for Shared<'_> {}
 
     let shared = Shared(kernel);
-    let body = |thread: u32| {
-        if !cpus.is_empty() {
-            pin(cpus[thread as usize % cpus.len()]);
-        }
-        let context = relax.as_ref().map_or(std::ptr::null_mut(), |r| {
-            std::ptr::from_ref::<&dyn Relax>(r).cast_mut().cast::<c_void>()
-        });
-        let hook: Option<extern "C" fn(*mut c_void, u32)> =
-            relax.is_some().then_some(relax_from_device as _);
-        // SAFETY: `relax` outlives the thread's kernel; the hook is taken off before it could be dropped.
-        unsafe { gic_host_set_wait(hook, context) };
+    let built = on_threads(kernel.threads(), cpus, relax, |thread| {
         let shared = &shared;
         // SAFETY: the caller's contract.
-        let built = unsafe {
+        unsafe {
             match shared.0 {
                 Kernel::Latency(op, args) => gic_host_latency(choice, op as u32, args),
                 Kernel::Rate(args) => gic_host_rate(choice, args, thread),
                 Kernel::RoundTrip(args) => gic_host_round_trip(choice, args, thread),
             }
-        };
-        // SAFETY: clears this thread's hook.
-        unsafe { gic_host_set_wait(None, std::ptr::null_mut()) };
-        built
-    };
-    let built = std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for thread in 0..kernel.threads() {
-            let body = &body;
-            threads.push(
-                std::thread::Builder::new()
-                    .name(format!("submitter-{thread}"))
-                    .spawn_scoped(scope, move || body(thread))?,
-            );
         }
-        let mut built = true;
-        for thread in threads {
-            built &= thread.join().map_err(|_| LaunchError::Panicked)?;
-        }
-        Ok::<bool, LaunchError>(built)
     })?;
     let kernel = match kernel {
         Kernel::Latency(..) => "latency",
@@ -134,6 +114,52 @@ pub unsafe fn launch(
         Kernel::RoundTrip(_) => "round trip",
     };
     if built { Ok(()) } else { Err(LaunchError::NotBuilt { kernel, choice: Box::new(*choice) }) }
+}
+
+/// Runs `body` on `threads` threads with their waits set up, and says whether all of them said true.
+pub(crate) fn on_threads(
+    threads: u32,
+    cpus: &[usize],
+    relax: Option<&dyn Relax>,
+    body: impl Fn(u32) -> bool + Sync,
+) -> Result<bool, LaunchError> {
+    let body = |thread: u32| {
+        if !cpus.is_empty() {
+            pin(cpus[thread as usize % cpus.len()]);
+        }
+        with_relax(relax, || body(thread))
+    };
+    std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        for thread in 0..threads {
+            let body = &body;
+            running.push(
+                std::thread::Builder::new()
+                    .name(format!("submitter-{thread}"))
+                    .spawn_scoped(scope, move || body(thread))?,
+            );
+        }
+        let mut built = true;
+        for thread in running {
+            built &= thread.join().map_err(|_| LaunchError::Panicked)?;
+        }
+        Ok(built)
+    })
+}
+
+/// Runs `body`, which calls device code, on this thread with `relax` as its wait.
+pub(crate) fn with_relax<T>(relax: Option<&dyn Relax>, body: impl FnOnce() -> T) -> T {
+    let context = relax.as_ref().map_or(std::ptr::null_mut(), |r| {
+        std::ptr::from_ref::<&dyn Relax>(r).cast_mut().cast::<c_void>()
+    });
+    let hook: Option<extern "C" fn(*mut c_void, u32)> =
+        relax.is_some().then_some(relax_from_device as _);
+    // SAFETY: `relax` outlives `body`; the hook is taken off before it could be dropped.
+    unsafe { gic_host_set_wait(hook, context) };
+    let result = body();
+    // SAFETY: clears this thread's hook.
+    unsafe { gic_host_set_wait(None, std::ptr::null_mut()) };
+    result
 }
 
 extern "C" fn relax_from_device(context: *mut c_void, spins: u32) {

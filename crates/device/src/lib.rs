@@ -7,5 +7,6 @@
 pub mod choice;
 pub mod host;
 pub mod nvrtc;
+pub mod proxy;
 pub mod source;
 pub mod view;

@@ -1,6 +1,7 @@
 //! The device code's source, embedded, and the translation units that instantiate it.
 
 use crate::choice::Choice;
+use crate::proxy::{ProxyChoice, ProxyOp};
 use crate::view::Op;
 
 macro_rules! headers {
@@ -19,10 +20,13 @@ headers![
     "wqe.hpp",
     "gda_types.hpp",
     "gda.hpp",
+    "proxy_types.hpp",
+    "proxy.hpp",
     "kernels/common.hpp",
     "kernels/latency.hpp",
     "kernels/rate.hpp",
     "kernels/round_trip.hpp",
+    "kernels/proxy.hpp",
 ];
 
 /// Which kernel a translation unit holds.
@@ -72,4 +76,52 @@ pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
          extern \"C\" __global__ void {ENTRY}(const gic::kernels::{args} a) {{\n    {call}\n}}\n",
         choice = choice.cpp()
     )
+}
+
+/// Which kernel of the proxied path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProxyKernelKind {
+    /// One operation at a time.
+    Enqueue(ProxyOp),
+    /// Many operations.
+    Rate,
+    /// Request and reply.
+    RoundTrip,
+}
+
+/// The CUDA C++ translation unit of kernels of the proxied path: kernel `i` is `ENTRY_i`.
+#[must_use]
+pub fn proxy_translation_unit(kernels: &[(ProxyKernelKind, ProxyChoice)]) -> String {
+    let mut unit = "#include \"gic/kernels/proxy.hpp\"\n".to_owned();
+    for (i, (kernel, choice)) in kernels.iter().enumerate() {
+        let choice = choice.cpp();
+        let (args, call) = match kernel {
+            ProxyKernelKind::Enqueue(op) => (
+                "EnqueueArgs",
+                format!(
+                    "if (gic::kernels::gpu_thread() < a.threads)\n        \
+                     gic::kernels::enqueue<{choice}, gic::ProxyOp::{}>(a, gic::kernels::gpu_thread());",
+                    op.cpp()
+                ),
+            ),
+            ProxyKernelKind::Rate => (
+                "ProxyRateArgs",
+                format!(
+                    "if (gic::kernels::gpu_thread() < a.threads)\n        \
+                     gic::kernels::proxy_rate<{choice}>(a, gic::kernels::gpu_thread());"
+                ),
+            ),
+            ProxyKernelKind::RoundTrip => (
+                "ProxyRoundTripArgs",
+                format!(
+                    "if (threadIdx.x == 0 && blockIdx.x < 2) \
+                     gic::kernels::proxy_round_trip<{choice}>(a, blockIdx.x);"
+                ),
+            ),
+        };
+        unit += &format!(
+            "extern \"C\" __global__ void {ENTRY}_{i}(const gic::kernels::{args} a) {{\n    {call}\n}}\n"
+        );
+    }
+    unit
 }

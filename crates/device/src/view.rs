@@ -140,6 +140,18 @@ whys! {
     InlineTooLong = 12, "more inline bytes than this choice's largest WQE holds";
     /// A value that was not the expected one.
     WrongData = 13, "the value that arrived is not the one that was due: a put was lost, repeated or reordered";
+    /// An offset that a descriptor, or the channel's region, can't hold.
+    BadOffset = 14, "the offset is larger than a descriptor can say, or the bytes don't lie in the channel's region";
+    /// A channel that the proxy hasn't.
+    BadChannel = 15, "the proxy has no such channel, or the channel has no signal word";
+    /// The proxy was stopped.
+    ProxyStopped = 16, "the proxy was stopped";
+    /// The proxy's worker ended by itself.
+    WorkerDied = 17, "the proxy's worker has died";
+    /// The NIC is gone.
+    NicGone = 18, "the NIC that the proxy posts to doesn't answer any more";
+    /// A descriptor of no known kind.
+    BadDescriptor = 19, "a descriptor of no known kind: is the ring shared by programs of different versions?";
 }
 
 /// A failure that device code packed into one word (`gic::Failure`).
@@ -168,6 +180,18 @@ impl Failure {
             syndrome: (bits >> 40) as u8,
             vendor: (bits >> 48) as u8,
         })
+    }
+}
+
+impl Failure {
+    /// The word that device code would have packed.
+    #[must_use]
+    pub fn pack(&self) -> u64 {
+        (self.why as u64) << 56
+            | u64::from(self.vendor) << 48
+            | u64::from(self.syndrome) << 40
+            | u64::from(self.index) << 24
+            | u64::from(self.qpn & wire::NUMBER_MASK)
     }
 }
 

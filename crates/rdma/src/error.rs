@@ -57,6 +57,14 @@ pub enum Error {
         /// Its answer.
         source: softnic::ModifyError,
     },
+    /// A poster on a queue pair that it can't serve.
+    #[error("posting to queue pair {qpn:#x} from the CPU needs {what}")]
+    PosterNeeds {
+        /// Which.
+        qpn: u32,
+        /// What it has to be.
+        what: &'static str,
+    },
     /// The NIC is gone.
     #[error("the NIC doesn't answer: {0}")]
     Gone(#[from] softnic::EngineGone),

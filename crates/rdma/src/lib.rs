@@ -5,6 +5,7 @@
 //! software ConnectX) is not known on the other side of this interface. What is posted, and when, stays out.
 
 mod error;
+pub mod post;
 mod queue;
 pub mod soft;
 
@@ -155,4 +156,14 @@ pub trait Nic: Send + Sync {
     /// One turn of a wait loop: drives the NIC where nobody else does, and otherwise gives the core away now
     /// and then.
     fn relax(&self, spins: u32);
+
+    /// Drives the NIC where nobody else does. True if that did something.
+    fn step(&self) -> bool {
+        false
+    }
+
+    /// Why the NIC answers no more, in words, if so.
+    fn gone(&self) -> Option<String> {
+        None
+    }
 }

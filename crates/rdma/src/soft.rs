@@ -352,6 +352,14 @@ impl Nic for SoftNic {
             .map(|cause| cause.to_string())
     }
 
+    fn step(&self) -> bool {
+        self.engine.try_step(256)
+    }
+
+    fn gone(&self) -> Option<String> {
+        self.engine.gone().map(|gone| gone.to_string())
+    }
+
     fn relax(&self, spins: u32) {
         if self.engine.is_stepped() {
             if !self.engine.try_step(256) {

@@ -83,6 +83,12 @@ enum class Why : u32 {
     cq_is_ring = 11,        // checked: a ring CQ was polled as collapsed
     inline_too_long = 12,
     wrong_data = 13,        // an experiment's own check failed in device code
+    bad_offset = 14,        // proxy: an offset that a descriptor or the channel's region can't hold
+    bad_channel = 15,       // proxy: no such channel, or one without a signal word
+    proxy_stopped = 16,     // the proxy was stopped
+    worker_died = 17,       // the proxy's worker ended by itself
+    nic_gone = 18,          // the proxy's NIC doesn't answer
+    bad_descriptor = 19,    // proxy: a descriptor of no known kind
 };
 
 // A failure in one word, so that the first one can be kept by one compare-and-swap.

@@ -1,0 +1,91 @@
+#include "dispatch.hpp"
+#include "gic/kernels/proxy.hpp"
+
+using namespace gic;
+
+namespace {
+
+// The run-time form of a ProxyChoice. Mirrored in crates/device/src/proxy.rs.
+struct RunTimeProxyChoice {
+    u32 handoff, producers, progress, publish;
+};
+
+// Built: every hand-off, number of producers and way to learn of room; the store without an ordering with the
+// one hand-off that can have it, in its tuned form.
+template <class Body>
+bool by_choice(const RunTimeProxyChoice& c, Body body) {
+    if (c.publish == 1) {
+        return c.handoff == 0 && c.progress == 0 && with<kProducers>(c.producers, [&](auto producers) {
+            body(ProxyChoice<Handoff::lap_parity, static_cast<Producers>(producers.value), Progress::cached,
+                             Publish::posted>{});
+            return true;
+        });
+    }
+    return c.publish == 0 && with<kHandoffs>(c.handoff, [&](auto handoff) {
+        return with<kProducers>(c.producers, [&](auto producers) {
+            return with<kProgresses>(c.progress, [&](auto progress) {
+                body(ProxyChoice<static_cast<Handoff>(handoff.value), static_cast<Producers>(producers.value),
+                                 static_cast<Progress>(progress.value)>{});
+                return true;
+            });
+        });
+    });
+}
+
+}  // namespace
+
+extern "C" bool gic_host_enqueue(const RunTimeProxyChoice* c, u32 op, const kernels::EnqueueArgs* a, u32 thread) {
+    return op < 2 && by_choice(*c, [&](auto choice) {
+        using C = decltype(choice);
+        if (op == 0) kernels::enqueue<C, ProxyOp::put>(*a, thread);
+        else kernels::enqueue<C, ProxyOp::put_signal>(*a, thread);
+    });
+}
+
+extern "C" bool gic_host_proxy_rate(const RunTimeProxyChoice* c, const kernels::ProxyRateArgs* a, u32 thread) {
+    return by_choice(*c, [&](auto choice) { kernels::proxy_rate<decltype(choice)>(*a, thread); });
+}
+
+extern "C" bool gic_host_proxy_round_trip(const RunTimeProxyChoice* c, const kernels::ProxyRoundTripArgs* a,
+                                          u32 side) {
+    if (c->producers != 0) return false;
+    return by_choice(*c, [&](auto choice) {
+        using C = decltype(choice);
+        if constexpr (!C::shared) kernels::proxy_round_trip<C>(*a, side);
+    });
+}
+
+// One call of a producer, for the tests: pushes `count` descriptors (0 asks for the next known request) and
+// returns the last ticket.
+extern "C" u64 gic_host_push(const RunTimeProxyChoice* c, const Ring* ring, const Descriptor* d, u64 count,
+                             u64* failure) {
+    Posted p = {0, {}};
+    bool built = by_choice(*c, [&](auto choice) {
+        using C = decltype(choice);
+        Producer<C> producer(*ring);
+        for (u64 i = 0; i < count && p.failure.ok(); i++) {
+            if constexpr (C::handoff == Handoff::mapped_counter) p = producer.raise();
+            else p = producer.push(d[i]);
+        }
+        producer.save();
+    });
+    *failure = built ? p.failure.bits : Failure::of(Why::bad_offset, 0).bits;
+    return p.ticket;
+}
+
+// Waits for a ticket, or for everything where it is 0.
+extern "C" u64 gic_host_proxy_wait(const RunTimeProxyChoice* c, const Ring* ring, u64 ticket) {
+    Outcome o = {Status::error, {}};
+    by_choice(*c, [&](auto choice) {
+        Producer<decltype(choice)> producer(*ring);
+        o = ticket ? producer.wait(ticket) : producer.quiet();
+        producer.save();
+    });
+    return o.failure.bits;
+}
+
+extern "C" void gic_host_pack(const Descriptor* d, u64* words) {
+    Segment s = d->pack();
+    words[0] = s.low;
+    words[1] = s.high;
+}

@@ -1,0 +1,154 @@
+// The CPU-proxied path: time to enqueue and to complete, rate, round trip.
+#pragma once
+
+#include "gic/kernels/common.hpp"
+#include "gic/kernels/round_trip.hpp"
+#include "gic/proxy.hpp"
+
+namespace gic {
+namespace kernels {
+
+// Thread t pushes to ring t mod `rings`, from and to slot t * slots + i mod `slots`, `stride` bytes apart, and
+// marks its payload with i + 1. One operation at a time; the first `warmup` are not kept.
+struct EnqueueArgs {
+    const Ring* ring;
+    u32 rings;
+    u32 threads;
+    u32 channel;
+    u32 bytes;
+    u64 slots;
+    u64 stride;
+    u64 warmup;
+    u64 samples;   // a thread
+    u64 local;     // address of the channel's local region: where payloads are written
+    u64* enqueue;  // ticks, `samples` a thread
+    u64* total;    // ticks, enqueue and completion
+    u64* failure;  // one a thread
+};
+static_assert(sizeof(EnqueueArgs) == 88, "mirrored by the host");
+
+// With requests that are known beforehand the host registers one a slot, in order.
+template <class C, ProxyOp O>
+GIC_FN Posted push_slot(Producer<C>& producer, u32 channel, u32 bytes, u64 offset) {
+    if constexpr (C::handoff == Handoff::mapped_counter) return producer.raise();
+    else return producer.push({O, channel, bytes, offset, offset});
+}
+
+template <class C, ProxyOp O>
+GIC_FN void enqueue(const EnqueueArgs& a, u32 thread) {
+    Producer<C> producer(a.ring[thread % a.rings]);
+    u64 n = a.warmup + a.samples;
+    u64* enqueue = a.enqueue + thread * a.samples;
+    u64* total = a.total + thread * a.samples;
+    Failure failure;
+    for (u64 i = 0; i < n && failure.ok(); i++) {
+        u64 offset = (thread * a.slots + i % a.slots) * a.stride;
+        write_payload(a.local + offset, a.bytes, i + 1);
+
+        u64 start = clock_ticks();
+        Posted p = push_slot<C, O>(producer, a.channel, a.bytes, offset);
+        u64 pushed = clock_ticks();
+        failure = p.failure;
+        if (failure.ok()) failure = producer.wait(p.ticket).failure;
+        u64 done = clock_ticks();
+
+        if (i >= a.warmup) {
+            enqueue[i - a.warmup] = pushed - start;
+            total[i - a.warmup] = done - start;
+        }
+    }
+    producer.save();
+    a.failure[thread] = failure.bits;
+}
+
+// Thread t pushes `ops` puts to ring t mod `rings` with at most `window` of them not completed.
+struct ProxyRateArgs {
+    const Ring* ring;
+    u32 rings;
+    u32 threads;
+    u32 channels;   // operation i goes to channel i mod `channels`
+    u32 bytes;
+    u64 ops;        // a thread, warm-up included
+    u64 warmup;     // a thread
+    u64 window;     // at least 2
+    u64 slots;
+    u64 stride;
+    u64 local;      // address of the channels' local region
+    u64* start;     // shared clock: warm-up done, one a thread
+    u64* end;       // shared clock: all completed, one a thread
+    u64* failure;   // one a thread
+};
+static_assert(sizeof(ProxyRateArgs) == 96, "mirrored by the host");
+
+template <class C>
+GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
+    Producer<C> producer(a.ring[thread % a.rings]);
+    Failure failure;
+    // Each half of the window waits for the half before it.
+    u64 half = a.window / 2, left = half, before = 0;
+    u64 slot = 0;
+    u32 channel = 0;
+    Posted p;
+    for (u64 i = 0; i < a.ops; i++) {
+        if (i == a.warmup) a.start[thread] = shared_clock();
+        u64 offset = (thread * a.slots + slot) * a.stride;
+        write_payload(a.local + offset, a.bytes, i + 1);
+        p = push_slot<C, ProxyOp::put>(producer, channel, a.bytes, offset);
+        failure = p.failure;
+        if (!failure.ok()) break;
+        if (--left == 0) {
+            if (before) failure = producer.wait(before).failure;
+            if (!failure.ok()) break;
+            before = p.ticket;
+            left = half;
+        }
+        if (++slot == a.slots) slot = 0;
+        if (++channel == a.channels) channel = 0;
+    }
+    if (failure.ok()) failure = producer.quiet().failure;
+    a.end[thread] = shared_clock();
+    producer.save();
+    a.failure[thread] = failure.bits;
+}
+
+// A request and the remote thread's reply, each an 8-byte put through its side's own proxy. Offsets 0 of
+// channel 0 are where a side's value leaves from and where it arrives.
+struct ProxyRoundTripArgs {
+    const Ring* ring;     // one a side: 0 asks, 1 answers
+    u64* outbox[2];
+    u64* inbox[2];        // where the other side's value arrives
+    u64 warmup;
+    u64 samples;
+    u64 deadline;         // ticks, of one wait
+    u64* ticks;           // one a kept sample
+    u64* failure;         // one a side
+};
+static_assert(sizeof(ProxyRoundTripArgs) == 80, "mirrored by the host");
+
+template <class C>
+GIC_FN void proxy_round_trip(const ProxyRoundTripArgs& a, u32 side) {
+    Producer<C> producer(a.ring[side]);
+    u32 qpn = a.ring[side].qpn;
+    u64 n = a.warmup + a.samples;
+    Failure failure;
+    for (u64 i = 0; i < n && failure.ok(); i++) {
+        u64 start = clock_ticks();
+        if (side == 0) {
+            mem::store_relaxed<Scope::system>(a.outbox[0], i + 1);
+            failure = push_slot<C, ProxyOp::put>(producer, 0, 8, 0).failure;
+        }
+        if (failure.ok()) failure = await_value(a.inbox[side], i + 1, a.deadline, qpn);
+        if (failure.ok() && side == 1) {
+            mem::store_relaxed<Scope::system>(a.outbox[1], i + 1);
+            failure = push_slot<C, ProxyOp::put>(producer, 0, 8, 0).failure;
+        }
+        u64 done = clock_ticks();
+        if (side == 0 && i >= a.warmup) a.ticks[i - a.warmup] = done - start;
+    }
+    if (failure.ok()) failure = producer.quiet().failure;
+    producer.save();
+    a.failure[side] = failure.bits;
+}
+
+}  // namespace kernels
+}  // namespace gic

@@ -1,0 +1,269 @@
+// mini-proxy's GPU side: a thread hands a request to a CPU thread, which posts it.
+//
+//   using Push = gic::ProxyChoice<gic::Handoff::lap_parity>;
+//   gic::Producer<Push> producer(ring);
+//   gic::Posted p = producer.push({gic::ProxyOp::put, channel, bytes, source, destination});
+//   gic::Outcome o = producer.wait(p.ticket);   // done, or error with QPN, index and syndrome
+//   producer.save();
+//
+// Each word lives with who reads it most: slots in host memory, the head and the last known tail in the
+// producer's. A push of the tuned hand-off is one store that nothing waits for.
+#pragma once
+
+#include "gic/proxy_types.hpp"
+
+namespace gic {
+
+template <Handoff H, Producers P = Producers::one, Progress G = Progress::cached, Publish U = Publish::release>
+struct ProxyChoice {
+    static constexpr Handoff handoff = H;
+    static constexpr Producers producers = P;
+    static constexpr Progress progress = G;
+    static constexpr Publish publish = U;
+    static constexpr bool shared = P == Producers::many;
+    static constexpr bool counted = H == Handoff::producer_counter || H == Handoff::mapped_counter;
+    static_assert(U == Publish::release || H == Handoff::lap_parity,
+                  "only the descriptor's own store can go without an ordering");
+};
+
+template <class C>
+class Producer {
+  public:
+    GIC_FN explicit Producer(const Ring& ring) : ring_(ring) {
+        if constexpr (!C::shared) own_ = {ring.state->head, ring.state->tail, {ring.state->failure}};
+    }
+
+    // Writes a lone producer's indices back, for the next one on this ring.
+    GIC_FN void save() {
+        if constexpr (!C::shared) {
+            RingState& s = *ring_.state;
+            s.head = own_.head;
+            s.ready = own_.head;
+            s.tail = own_.tail;
+            s.failure = own_.failure.bits;
+        }
+    }
+
+    // Hands a request over. Nothing is pushed where a failure is returned, but that of a deadline ends the ring.
+    GIC_FN Posted push(const Descriptor& d) {
+        static_assert(C::handoff != Handoff::mapped_counter, "its requests are known beforehand: raise()");
+        Why why = refuse(d);
+        if (why != Why::none) return {0, Failure::of(why, ring_.qpn)};
+        u64 at = 0;
+        if constexpr (C::handoff == Handoff::producer_counter) {
+            u32 blocks = d.op == ProxyOp::put_signal ? 2 : 1;
+            Failure f = reserve(blocks, &at);
+            if (!f.ok()) return {0, f};
+            build(d, at);
+            return {at + blocks, publish(at, blocks)};
+        } else {
+            Failure f = reserve(1, &at);
+            if (!f.ok()) return {0, f};
+            write_slot(at, d.pack());
+            if constexpr (!C::shared) own_.head = at + 1;
+            return {at + 1, {}};
+        }
+    }
+
+    // Asks for the next one of the requests that the CPU was told beforehand.
+    GIC_FN Posted raise() {
+        static_assert(C::handoff == Handoff::mapped_counter, "descriptors are pushed");
+        u64 at = 0;
+        Failure f = reserve(1, &at);
+        if (!f.ok()) return {0, f};
+        return {at + 1, publish(at, 1)};
+    }
+
+    GIC_FN Outcome poll(u64 ticket) const {
+        if (completed() >= ticket) return {Status::done, {}};
+        Failure f = failure();
+        if (f.ok()) return {Status::pending, {}};
+        // What completed before the failure stays done.
+        if (completed() >= ticket) return {Status::done, {}};
+        return {Status::error, f};
+    }
+
+    // Waits until done or error; the deadline is an error.
+    GIC_COLD Outcome wait(u64 ticket) {
+        Wait time(ring_.deadline);
+        for (u32 turn = 1;; turn++) {
+            if (completed() >= ticket) return {Status::done, {}};
+            // Each reading of host memory crosses the bus: the failure word is looked at now and then only.
+            if ((turn & 15) == 0) {
+                Outcome o = poll(ticket);
+                if (o.status != Status::pending) return o;
+            }
+            if (time.expired()) {
+                Outcome o = poll(ticket);
+                if (o.status != Status::pending) return o;
+                return {Status::error,
+                        fail(Failure::of(Why::deadline_completion, ring_.qpn, static_cast<u32>(ticket - 1)))};
+            }
+        }
+    }
+
+    // Waits for all that was pushed to this ring before, by anybody, and for nothing else.
+    GIC_FN Outcome quiet() {
+        if constexpr (C::shared) return wait(mem::load_acquire<Scope::gpu>(&ring_.state->head));
+        else return wait(own_.head);
+    }
+
+    GIC_FN u64 completed() const { return mem::load_acquire<Scope::system>(&ring_.progress->completed); }
+
+    // The first failure that either side has met.
+    GIC_FN Failure failure() const {
+        Failure own = own_.failure;
+        if constexpr (C::shared) own.bits = mem::load_relaxed<Scope::gpu>(&ring_.state->failure);
+        if (!own.ok()) return own;
+        return {mem::load_acquire<Scope::system>(&ring_.progress->failure)};
+    }
+
+  private:
+    struct Own {
+        u64 head, tail;
+        Failure failure;
+    };
+
+    GIC_FN u64 depth() const { return u64{1} << ring_.log_depth; }
+
+    GIC_FN Why refuse(const Descriptor& d) const {
+        if (d.op != ProxyOp::flush && (d.size == 0 || d.size > kMaxTransfer)) return Why::bad_length;
+        if (d.source > kMaxOffset || d.destination > kMaxOffset) return Why::bad_offset;
+        if (d.channel >= ring_.channel_count) return Why::bad_channel;
+        if (d.op == ProxyOp::fetch_add && ((d.source | d.destination) & 7) != 0) return Why::unaligned_atomic;
+        return Why::none;
+    }
+
+    // Keeps a producer's first failure and returns it.
+    GIC_COLD Failure fail(Failure f) {
+        if constexpr (C::shared) {
+            u64 was = mem::compare_and_swap<Scope::gpu>(&ring_.state->failure, u64{0}, f.bits);
+            return was ? Failure{was} : f;
+        } else {
+            if (own_.failure.ok()) own_.failure = f;
+            return own_.failure;
+        }
+    }
+
+    GIC_FN Failure reserve(u32 slots, u64* at) {
+        if constexpr (C::shared) {
+            *at = mem::fetch_add<Scope::gpu>(&ring_.state->head, static_cast<u64>(slots));
+        } else {
+            *at = own_.head;
+        }
+        u64 tail;
+        if constexpr (C::progress == Progress::read) tail = read_tail();
+        else if constexpr (C::shared) tail = mem::load_acquire<Scope::gpu>(&ring_.state->tail);
+        else tail = own_.tail;
+        if (*at + slots - tail <= depth()) return {};
+        return wait_for_space(*at, slots);
+    }
+
+    // slot taken before slot reused: the worker read it before it moved `posted`.
+    GIC_FN u64 read_tail() {
+        u64 tail = mem::load_acquire<Scope::system>(&ring_.progress->posted);
+        if constexpr (C::progress == Progress::cached) {
+            if constexpr (C::shared) mem::fetch_max<Scope::gpu>(&ring_.state->tail, tail);
+            else own_.tail = tail;
+        }
+        return tail;
+    }
+
+    GIC_COLD Failure wait_for_space(u64 at, u32 slots) {
+        Wait time(ring_.deadline);
+        for (;;) {
+            if (at + slots - read_tail() <= depth()) return {};
+            Failure f = failure();
+            if (!f.ok()) return f;
+            if (time.expired())
+                return fail(Failure::of(Why::deadline_space, ring_.qpn, static_cast<u32>(at)));
+        }
+    }
+
+    // payload before descriptor, descriptor before mark. PTX lets the halves of a 16-byte store arrive in any
+    // order and apart, so each half says for itself that it is new, and the store's release orders the payload
+    // before both.
+    GIC_FN void write_slot(u64 at, Segment d) {
+        u64 slot = at & (depth() - 1);
+        u8* to = ring_.slots + slot * 16;
+        if constexpr (C::handoff == Handoff::valid_byte) {
+            mem::store_slot16(to, d.low, d.high);
+            mem::fence<Scope::system>();
+            mem::store_relaxed<Scope::system>(ring_.flags + slot, 1u);
+        } else {
+            u64 mark = C::handoff == Handoff::lap_parity ? lap_mark(at, ring_.log_depth) : kMark;
+            if constexpr (C::publish == Publish::release)
+                mem::store_posted16_release(to, d.low | mark, d.high | mark);
+            else
+                mem::store_posted16(to, d.low | mark, d.high | mark);
+        }
+    }
+
+    // Counters move in the order of reservations. The turn's release and acquire carry the others' WQEs and
+    // payloads along; the counter's own release hands them to the CPU.
+    GIC_FN Failure publish(u64 at, u32 slots) {
+        u64 next = at + slots;
+        if constexpr (C::shared) {
+            Failure f = await_turn(at);
+            if (!f.ok()) return f;
+        }
+        mem::store_release<Scope::system>(ring_.counter, next);
+        if constexpr (C::shared) mem::store_release<Scope::gpu>(&ring_.state->ready, next);
+        else own_.head = next;
+        return {};
+    }
+
+    GIC_COLD Failure await_turn(u64 at) {
+        Wait time(ring_.deadline);
+        while (mem::load_acquire<Scope::gpu>(&ring_.state->ready) != at) {
+            Failure f = failure();
+            if (!f.ok()) return f;
+            if (time.expired())
+                return fail(Failure::of(Why::deadline_turn, ring_.qpn, static_cast<u32>(at)));
+        }
+        return {};
+    }
+
+    // Every WQE asks for a CQE: nobody knows here whether another follows.
+    GIC_FN void build(const Descriptor& d, u64 at) const {
+        const ProxyChannel& c = ring_.channels[d.channel];
+        SendQueue sq = {ring_.slots, ring_.log_depth};
+        u64 local = c.local + d.source;
+        u64 remote = c.remote + d.destination;
+        u32 bytes = static_cast<u32>(d.size);
+        switch (d.op) {
+        case ProxyOp::flush:
+            sq.store(at, 0, control_segment(Opcode::nop, at, ring_.qpn, 1, kCqUpdate));
+            return;
+        case ProxyOp::fetch_add:
+            atomic_wqe(sq, at, remote, c.rkey, d.size, local, c.lkey);
+            return;
+        case ProxyOp::put:
+        case ProxyOp::put_imm:
+        case ProxyOp::get:
+        case ProxyOp::put_signal: {
+            bool imm = d.op == ProxyOp::put_imm;
+            bool last = d.op != ProxyOp::put_signal;
+            Opcode op = imm ? Opcode::rdma_write_imm
+                            : d.op == ProxyOp::get ? Opcode::rdma_read : Opcode::rdma_write;
+            u32 immediate = imm ? (ring_.number << 24) | (static_cast<u32>(at) & 0xffffff) : 0;
+            sq.store(at, 0, control_segment(op, at, ring_.qpn, 3, last ? kCqUpdate : 0, immediate));
+            sq.store(at, 1, remote_segment(remote, c.rkey));
+            sq.store(at, 2, data_segment(local, bytes, c.lkey));
+            if (!last) atomic_wqe(sq, at + 1, c.signal, c.signal_rkey, 1, c.result, c.result_lkey);
+            return;
+        }
+        }
+    }
+    GIC_FN void atomic_wqe(const SendQueue& sq, u64 at, u64 remote, u32 rkey, u64 add, u64 result, u32 lkey) const {
+        sq.store(at, 0, control_segment(Opcode::atomic_fa, at, ring_.qpn, 4, kCqUpdate));
+        sq.store(at, 1, remote_segment(remote, rkey));
+        sq.store(at, 2, atomic_segment(add, 0));
+        sq.store(at, 3, data_segment(result, 8, lkey));
+    }
+
+    const Ring& ring_;
+    Own own_ = {};
+};
+
+}  // namespace gic
