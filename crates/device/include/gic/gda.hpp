@@ -68,9 +68,8 @@ class Endpoint {
 
     // Largest reservation that can ever be served, in blocks.
     GIC_FN u32 limit() const {
-        u32 depth = qp_.sq.blocks();
-        return C::signalling == Signalling::every ? depth - (C::max_blocks - 1)
-                                                  : depth / 2 - (C::max_blocks - 1);
+        u32 most = C::signalling == Signalling::every ? qp_.sq.blocks() : qp_.sq.blocks() / 2;
+        return most < C::max_blocks ? 0 : most - (C::max_blocks - 1);
     }
 
     // ---- operations ---------------------------------------------------------------------------------------
@@ -86,9 +85,9 @@ class Endpoint {
 
     // The NIC finds the payload in the WQE and doesn't read it from memory.
     GIC_FN Posted put_inline(Remote remote, const u8* from, u32 bytes, How how = {}) {
-        u32 total = kHead + 1 + inline_segments(bytes);
         if (bytes == 0) return refused(Why::bad_length);
-        if (blocks_of(total) > C::max_blocks) return refused(Why::inline_too_long);
+        if (bytes > kMaxInline) return refused(Why::inline_too_long);
+        u32 total = kHead + 1 + inline_segments(bytes);
         return post(blocks_of(total), how, [&](u64 index, u32 flags) {
             u32 ds = head(Opcode::rdma_write, index, total, flags, how);
             qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
@@ -171,7 +170,8 @@ class Endpoint {
             auto op = what(lane);
             bool asks = C::signalling == Signalling::every ? index == last
                                                            : index == last && wants_cqe(how, base, blocks);
-            u32 ds = head(Opcode::rdma_write, index, kHead + 2, asks ? kCqUpdate : 0, how);
+            u32 flags = (asks ? kCqUpdate : 0) | (how.fence && rank == 0 ? kFence : 0);
+            u32 ds = head(Opcode::rdma_write, index, kHead + 2, flags, how);
             qp_.sq.store(index, ds, remote_segment(op.remote.address, op.remote.rkey));
             qp_.sq.store(index, ds + 1, data_segment(op.local.address, op.bytes, op.local.lkey));
         });
@@ -192,14 +192,16 @@ class Endpoint {
 
     // Looks once.
     GIC_FN Outcome poll(u64 ticket) {
-        if (consumed() >= ticket) return {Status::done, {}};
+        u64 seen = consumed();
+        if (seen >= ticket) return {Status::done, {}};
         // On a shared queue somebody behind the caller may still ring for him.
         if constexpr (C::checked && !C::shared) {
             if (rung() < ticket) return {Status::error, fail(Failure::of(Why::never_rung, qp_.qpn, index16(ticket)))};
         }
-        look();
-        if (consumed() >= ticket) return {Status::done, {}};
+        look(seen);
+        // The failure first: who sees it sees all that completed before it.
         Failure f = failure();
+        if (consumed() >= ticket) return {Status::done, {}};
         return {f.ok() ? Status::pending : Status::error, f};
     }
 
@@ -210,7 +212,7 @@ class Endpoint {
             Outcome o = poll(ticket);
             if (o.status != Status::pending) return o;
             if (time.expired()) {
-                return {Status::error, fail(Failure::of(late(), qp_.qpn, index16(ticket)))};
+                return {Status::error, fail(Failure::of(late(ticket), qp_.qpn, index16(ticket)))};
             }
         }
     }
@@ -243,7 +245,7 @@ class Endpoint {
         else return own_.consumed;
     }
     GIC_FN Failure failure() const {
-        if constexpr (C::shared) return {mem::load_relaxed<Scope::gpu>(&qp_.state->failure)};
+        if constexpr (C::shared) return {mem::load_acquire<Scope::gpu>(&qp_.state->failure)};
         else return own_.failure;
     }
 
@@ -264,6 +266,11 @@ class Endpoint {
     // Segments before the operation's own: control, and for DC the address vector.
     static constexpr u32 kHead = C::transport == Transport::dc ? 4 : 1;
     static_assert(C::max_blocks >= blocks_of(kHead + 2), "a DC put takes two blocks");
+    static_assert(C::max_blocks <= blocks_of(kMaxDs), "a WQE has at most 63 segments");
+    static constexpr u32 kMaxSegments = C::max_blocks * kSegmentsPerBlock < kMaxDs
+                                            ? C::max_blocks * kSegmentsPerBlock
+                                            : kMaxDs;
+    static constexpr u32 kMaxInline = (kMaxSegments - kHead - 1) * kSegmentBytes - 4;
 
     struct Own {
         u64 head, rung, consumed, cq_next, last_ticket, last_signalled;
@@ -345,7 +352,7 @@ class Endpoint {
             } else if constexpr (C::ringing != Ringing::each) {
                 if (mem::load_acquire<Scope::gpu>(&qp_.state->ready) == base && rung() != base) ring(base);
             }
-            look();
+            look(consumed());
             if (base + blocks - consumed() <= qp_.sq.blocks()) return {};
             Failure f = failure();
             if (!f.ok()) return f;
@@ -399,11 +406,12 @@ class Endpoint {
         Ordering<C::order>::ring(qp_.doorbell, doorbell_value(producer, qp_.qpn));
     }
 
-    // Takes in what the CQ says.
-    GIC_COLD void look() {
+    // Takes in what the CQ says. `seen` is a value of `consumed` that was read before: a CQE read after it can't
+    // be an older one, so that a poller who was held up never takes an old counter for one of the next lap.
+    GIC_COLD void look(u64 seen) {
         if constexpr (C::cq_kind == CqKind::collapsed) {
             u64 tail = load_completion<C::cq_load>(reinterpret_cast<const u64*>(qp_.cq + 56));
-            if ((tail >> 60) != 15) take(qp_.cq, tail);
+            if ((tail >> 60) != 15) take(qp_.cq, tail, seen);
         } else if constexpr (C::shared) {
             QpState* s = qp_.state;
             if (mem::load_relaxed<Scope::gpu>(&s->cq_lock) != 0 ||
@@ -423,9 +431,10 @@ class Endpoint {
         u32 mask = (1u << qp_.log_cq) - 1;
         for (;;) {
             const u8* entry = qp_.cq + static_cast<u64>(static_cast<u32>(next) & mask) * 64;
+            u64 seen = consumed();
             u64 tail = load_completion<C::cq_load>(reinterpret_cast<const u64*>(entry + 56));
             if ((tail >> 60) == 15 || ((tail >> 56) & 1) != ((next >> qp_.log_cq) & 1)) break;
-            take(entry, tail);
+            if (!take(entry, tail, seen)) break;
             next += 1;
             if (next - first > mask) break;
         }
@@ -435,20 +444,24 @@ class Endpoint {
         return next;
     }
 
-    // One CQE, given its last 8 bytes: opcode and QPN, counter, signature, op_own.
-    GIC_COLD void take(const u8* entry, u64 tail) {
+    // One CQE, given its last 8 bytes: opcode and QPN, counter, signature, op_own. False where it can't be
+    // believed yet, because `rung` isn't seen to cover it: an entry of a ring comes once, and is left for
+    // the next look.
+    GIC_COLD bool take(const u8* entry, u64 tail, u64 seen) {
         u32 kind = static_cast<u32>(tail >> 60);
         u32 counter = (static_cast<u32>(tail >> 24) & 0xff00) | (static_cast<u32>(tail >> 40) & 0xff);
-        u64 seen = consumed();
         u64 next = rebuild_index(seen, rung(), counter);
         if (kind == 0) {
             advance(seen, next);
-            return;
+            return next != seen;
         }
         if (kind != 13 && kind != 14) {
             fail(Failure::of(Why::bad_cqe, qp_.qpn, counter, 0, kind));
-            return;
+            return true;
         }
+        // The tail is the NIC's last store: once it has been acquired the rest of the entry is there.
+        if constexpr (C::cq_load == CqLoad::plain)
+            mem::load_acquire<Scope::system>(reinterpret_cast<const u64*>(entry + 56));
         u64 syndromes = mem::load_relaxed<Scope::system>(reinterpret_cast<const u64*>(entry + 48));
         u32 syndrome = static_cast<u32>(syndromes >> 56);
         // Completions are in order: all before the one that failed succeeded. Of a flushed one nothing
@@ -456,6 +469,7 @@ class Endpoint {
         if (syndrome != 5 && next != seen) advance(seen, next - 1);
         fail(Failure::of(Why::completion, be32(static_cast<u32>(tail)) & 0xffffff, counter, syndrome,
                          static_cast<u32>(syndromes >> 48) & 0xff));
+        return true;
     }
 
     GIC_FN void advance(u64 seen, u64 next) {
@@ -464,8 +478,11 @@ class Endpoint {
         else own_.consumed = next;
     }
 
-    // A completion didn't come: in checked mode, is it that the CQ is of the other kind?
-    GIC_COLD Why late() const {
+    // A completion didn't come: in checked mode, is it that nobody rang, or that the CQ is of the other kind?
+    GIC_COLD Why late(u64 ticket) const {
+        if constexpr (C::checked) {
+            if (rung() < ticket) return Why::never_rung;
+        }
         if constexpr (C::checked && C::cq_kind == CqKind::ring) {
             u64 first = mem::load_relaxed<Scope::system>(reinterpret_cast<const u64*>(qp_.cq + 56));
             u64 next = C::shared ? mem::load_relaxed<Scope::gpu>(&qp_.state->cq_next) : own_.cq_next;
