@@ -104,10 +104,14 @@ class Producer {
 
     // Waits for all that was pushed to this ring before, by anybody, and for nothing else.
     GIC_FN Outcome quiet() {
-        if constexpr (C::shared) return wait(mem::load_acquire<Scope::gpu>(&ring_.state->head));
-        else return wait(own_.head);
+        return wait(pushed());
     }
 
+    // Positions that have been reserved, by anybody.
+    GIC_FN u64 pushed() const {
+        if constexpr (C::shared) return mem::load_acquire<Scope::gpu>(&ring_.state->head);
+        else return own_.head;
+    }
     GIC_FN u64 completed() const { return mem::load_acquire<Scope::system>(&ring_.progress->completed); }
 
     // The first failure that either side has met.

@@ -61,7 +61,8 @@ GIC_FN void enqueue(const EnqueueArgs& a, u32 thread) {
     a.failure[thread] = failure.bits;
 }
 
-// Thread t pushes `ops` puts to ring t mod `rings` with at most `window` of them not completed.
+// Thread t pushes `ops` puts to the rings t, t + threads, … in turn (to ring t mod `rings` where there are more
+// threads), in bursts of half a window, with at most about `window` of a ring not completed.
 struct ProxyRateArgs {
     const Ring* ring;
     u32 rings;
@@ -82,32 +83,35 @@ static_assert(sizeof(ProxyRateArgs) == 96, "mirrored by the host");
 
 template <class C>
 GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
-    Producer<C> producer(a.ring[thread % a.rings]);
     Failure failure;
-    // Each half of the window waits for the half before it.
-    u64 half = a.window / 2, left = half, before = 0;
+    u64 half = a.window / 2;
+    u32 first = thread % a.rings, ring = first;
     u64 slot = 0;
     u32 channel = 0;
-    Posted p;
-    for (u64 i = 0; i < a.ops; i++) {
+    for (u64 i = 0; i < a.ops && failure.ok();) {
         if (i == a.warmup) a.start[thread] = shared_clock();
-        u64 offset = (thread * a.slots + slot) * a.stride;
-        write_payload(a.local + offset, a.bytes, i + 1);
-        p = push_slot<C, ProxyOp::put>(producer, channel, a.bytes, offset);
-        failure = p.failure;
-        if (!failure.ok()) break;
-        if (--left == 0) {
-            if (before) failure = producer.wait(before).failure;
-            if (!failure.ok()) break;
-            before = p.ticket;
-            left = half;
+        u64 end = i < a.warmup ? a.warmup : a.ops;
+        u64 burst = end - i < half ? end - i : half;
+        Producer<C> producer(a.ring[ring]);
+        u64 pushed = producer.pushed();
+        if (pushed > half) failure = producer.wait(pushed - half).failure;
+        for (u64 b = 0; b < burst && failure.ok(); b++, i++) {
+            u64 offset = (thread * a.slots + slot) * a.stride;
+            write_payload(a.local + offset, a.bytes, i + 1);
+            failure = push_slot<C, ProxyOp::put>(producer, channel, a.bytes, offset).failure;
+            if (++slot == a.slots) slot = 0;
+            if (++channel == a.channels) channel = 0;
         }
-        if (++slot == a.slots) slot = 0;
-        if (++channel == a.channels) channel = 0;
+        producer.save();
+        ring += a.threads;
+        if (ring >= a.rings) ring = first;
     }
-    if (failure.ok()) failure = producer.quiet().failure;
+    for (ring = first; ring < a.rings && failure.ok(); ring += a.threads) {
+        Producer<C> producer(a.ring[ring]);
+        failure = producer.quiet().failure;
+        producer.save();
+    }
     a.end[thread] = shared_clock();
-    producer.save();
     a.failure[thread] = failure.bits;
 }
 
