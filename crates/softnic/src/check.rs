@@ -62,6 +62,8 @@ checks! {
     ReadLimit = 0x1b, LocalQpOp, "the QP was made for no reads or atomics (max_rd_atomic is 0)";
     /// The producer lies inside of the WQE.
     SplitWqe = 0x1c, LocalQpOp, "the doorbell covers only a part of the WQE's blocks";
+    /// WQE changed.
+    WqeChanged = 0x1d, LocalQpOp, "the WQE that was to be sent again isn't the one that was sent: its slot was reused before its completion";
     /// lkey unknown.
     LocalKey = 0x20, LocalProtection, "the lkey is stale, was never given out, or is an rkey";
     /// lkey of another PD.

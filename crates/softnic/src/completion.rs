@@ -55,6 +55,7 @@ pub(crate) fn on_response(
         }
         op::NAK if header.rkey == nak_code::UNKNOWN => {
             let sq = &qp.sq;
+            // A DC initiator has no runs: each place of the window is a WQE.
             let atomics = (sq.una..sq.cursor).any(|i| {
                 let entry = sq.sent_at(i);
                 entry.kind == SentKind::Response && entry.opcode != Opcode::RdmaRead as u8
@@ -170,7 +171,7 @@ fn acknowledge(qp: &mut Qp, upto: u64, executed: Nanos, sink: &mut Sink<'_>) -> 
                 limit = entry.psn.max(sq.acked);
                 break;
             }
-            sequence += 1;
+            sequence += entry.wqes();
         }
     }
     if limit > sq.acked {
@@ -199,7 +200,12 @@ pub(crate) fn advance(qp: &mut Qp, executed: Nanos, sink: &mut Sink<'_>) {
             return;
         }
         if entry.psn + u64::from(entry.packets) > sq.acked {
-            return;
+            let part = sq.acked.saturating_sub(entry.psn);
+            if entry.kind != SentKind::Run || part == 0 {
+                return;
+            }
+            sq.split(sq.una, part as u32);
+            continue;
         }
         if entry.kind == SentKind::Response {
             sq.slots_used &= !(1 << entry.slot);
@@ -216,18 +222,19 @@ pub(crate) fn advance(qp: &mut Qp, executed: Nanos, sink: &mut Sink<'_>) {
                 completed: sink.now,
             });
         }
-        sq.una += 1;
-        sq.completed = entry.index + u64::from(entry.blocks);
+        let wqes = entry.wqes();
+        sq.una += wqes;
+        sq.completed = entry.end();
         if sq.cursor < sq.una {
             // Acknowledged while it was about to be sent again.
             sq.cursor = sq.una;
             sq.cursor_packets = 0;
             sq.held = false;
         }
-        sink.completed += 1;
+        sink.completed += wqes;
         if entry.signalled {
-            let bytes = entry.len;
-            let cqe = Cqe::requester(entry.opcode, qp.qpn, entry.index as u16, bytes);
+            let last = entry.index + wqes - 1;
+            let cqe = Cqe::requester(entry.opcode, qp.qpn, last as u16, entry.len);
             push(qp, cqe, sink);
         }
     }
@@ -249,6 +256,7 @@ pub(crate) fn fail_oldest(qp: &mut Qp, cause: Cause, sink: &mut Sink<'_>) {
         refuse(qp, cause);
     }
     let sq = &mut qp.sq;
+    sq.split(sq.una, 1);
     let entry = sq.sent_at(sq.una);
     let (index, opcode) = (entry.index, entry.opcode);
     sq.una += 1;

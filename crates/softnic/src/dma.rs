@@ -2,9 +2,12 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::copy::{load, store};
 
 /// Memory that only copies reach, such as a GPU's.
 ///
@@ -169,6 +172,40 @@ unsafe impl Send for DmaBuf {}
 // SAFETY: as above.
 unsafe impl Sync for DmaBuf {}
 
+/// A queue in mapped memory, as blocks of 64 bytes whose index wraps.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks<'a> {
+    /// Aligned to words; blocks `0..=mask` lie inside of the buffer.
+    base: NonNull<u64>,
+    mask: usize,
+    _memory: PhantomData<&'a DmaBuf>,
+}
+
+impl Blocks<'_> {
+    #[inline(always)]
+    fn at(&self, index: u64) -> *mut u64 {
+        self.base.as_ptr().wrapping_add((index as usize & self.mask) * 8)
+    }
+    /// Word `word` (0 to 7) of block `index` (relaxed).
+    #[inline(always)]
+    pub(crate) fn word(&self, index: u64, word: usize) -> u64 {
+        // SAFETY: inside of the buffer and aligned, by the fields' invariant; alive as long as the buffer.
+        unsafe { AtomicU64::from_ptr(self.at(index).add(word & 7)) }.load(Ordering::Relaxed)
+    }
+    /// Asks for block `index` without waiting for it.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, index: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch has no effect but on the cache; the address is inside of the buffer.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at(index).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = index;
+    }
+}
+
 impl fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -301,6 +338,14 @@ impl DmaBuf {
         Ok(out)
     }
 
+    /// The whole of it as `mask + 1` blocks of 64 bytes, if it is mapped and aligned to words.
+    #[inline]
+    pub(crate) fn blocks(&self, mask: u64) -> Option<Blocks<'_>> {
+        let Kind::Mapped { base, len, .. } = &self.kind else { return None };
+        let fits = mask < (*len as u64) / 64 && base.addr().get().is_multiple_of(8);
+        fits.then_some(Blocks { base: base.cast(), mask: mask as usize, _memory: PhantomData })
+    }
+
     /// Asks for the cache line at `offset` without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
@@ -345,8 +390,17 @@ impl DmaBuf {
     /// [`OutOfBounds`].
     #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<[u8; 8], OutOfBounds> {
+        self.check(offset, 8)?;
         let mut out = [0; 8];
-        self.read(offset, &mut out)?;
+        match &self.kind {
+            Kind::Mapped { base, .. } if (base.addr().get() + offset).is_multiple_of(8) => {
+                // SAFETY: in bounds and 8-byte aligned.
+                let at: *mut u64 = unsafe { base.as_ptr().add(offset) }.cast();
+                // SAFETY: as above.
+                out = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed).to_ne_bytes();
+            }
+            _ => self.read(offset, &mut out)?,
+        }
         Ok(out)
     }
 
@@ -436,72 +490,6 @@ impl DmaBuf {
                 }
                 Ok(old)
             }
-        }
-    }
-}
-
-/// # Safety
-/// `from .. from + out.len()` is readable and accessed by others only atomically.
-#[inline]
-unsafe fn load(from: *mut u8, out: &mut [u8]) {
-    let mut i = 0;
-    while i < out.len() {
-        // SAFETY: `i` is below the length.
-        let at = unsafe { from.add(i) };
-        let left = out.len() - i;
-        if at.addr().is_multiple_of(8) && left >= 8 {
-            // SAFETY: aligned, and 8 bytes are left.
-            let word = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
-            out[i..i + 8].copy_from_slice(&word.to_ne_bytes());
-            i += 8;
-        } else if at.addr().is_multiple_of(4) && left >= 4 {
-            // SAFETY: aligned, and 4 bytes are left.
-            let word = unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Relaxed);
-            out[i..i + 4].copy_from_slice(&word.to_ne_bytes());
-            i += 4;
-        } else {
-            // SAFETY: one byte is left.
-            out[i] = unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Relaxed);
-            i += 1;
-        }
-    }
-}
-
-/// # Safety
-/// `to .. to + bytes.len()` is writable and accessed by others only atomically.
-#[inline]
-unsafe fn store(to: *mut u8, bytes: &[u8]) {
-    if let Ok(word) = <[u8; 8]>::try_from(bytes)
-        && to.addr().is_multiple_of(8)
-    {
-        // SAFETY: aligned, and 8 bytes long.
-        unsafe { AtomicU64::from_ptr(to.cast()) }
-            .store(u64::from_ne_bytes(word), Ordering::Relaxed);
-        return;
-    }
-    let mut i = 0;
-    while i < bytes.len() {
-        // SAFETY: `i` is below the length.
-        let at = unsafe { to.add(i) };
-        let left = &bytes[i..];
-        if at.addr().is_multiple_of(8)
-            && let Some(word) = left.first_chunk::<8>()
-        {
-            // SAFETY: aligned, and 8 bytes are left.
-            unsafe { AtomicU64::from_ptr(at.cast()) }
-                .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-            i += 8;
-        } else if at.addr().is_multiple_of(4)
-            && let Some(word) = left.first_chunk::<4>()
-        {
-            // SAFETY: aligned, and 4 bytes are left.
-            unsafe { AtomicU32::from_ptr(at.cast()) }
-                .store(u32::from_ne_bytes(*word), Ordering::Relaxed);
-            i += 4;
-        } else {
-            // SAFETY: one byte is left.
-            unsafe { AtomicU8::from_ptr(at) }.store(left[0], Ordering::Relaxed);
-            i += 1;
         }
     }
 }

@@ -13,6 +13,7 @@ mod atomic;
 mod check;
 mod completion;
 mod config;
+mod copy;
 mod cq;
 mod dc;
 mod dma;

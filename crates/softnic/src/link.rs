@@ -1,8 +1,9 @@
 //! Links between NICs: two lanes a direction, so that requests that wait for room never hold up responses.
 //!
-//! A lane is a single-producer single-consumer ring of bytes; records are 8-byte aligned and never wrap.
+//! A lane is a single-producer single-consumer ring of bytes. Records are whole cache lines and never wrap.
 
 use std::cell::UnsafeCell;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,22 +11,25 @@ use crate::packet::Header;
 use crate::profile::Profile;
 
 const HEADER: usize = size_of::<Header>();
+const LINE: usize = 64;
+/// Bytes of payload that fit into the header's line.
+const BESIDE: u32 = (LINE - HEADER) as u32;
 /// `Header::size` of a record that only fills the ring's end.
 const PAD: u32 = u32::MAX;
 
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct Counter(AtomicU64);
 
-/// One word of a lane's memory; who may touch it is decided by the ring's two counters.
-#[repr(transparent)]
-struct Cell(UnsafeCell<u64>);
+/// One line of a lane's memory; who may touch it is decided by the ring's two counters.
+#[repr(C, align(64))]
+struct Cell(UnsafeCell<[u64; LINE / 8]>);
 
 struct Ring {
-    words: Box<[Cell]>,
+    lines: Box<[Cell]>,
     /// Bytes consumed, ever.
-    head: Line,
+    head: Counter,
     /// Bytes produced, ever.
-    tail: Line,
+    tail: Counter,
 }
 
 // SAFETY: bytes in [head, tail) belong to the consumer, all others to the producer; each side moves its own
@@ -35,25 +39,45 @@ unsafe impl Sync for Ring {}
 // SAFETY: plain memory and counters.
 unsafe impl Send for Ring {}
 
-impl Ring {
-    fn bytes(&self) -> usize {
-        self.words.len() * 8
+/// A ring's memory, as one of its ends reaches it.
+struct View {
+    /// The first of `mask + 1` bytes, a power of two, of a ring that lives as long as the end that has the view.
+    base: NonNull<u8>,
+    mask: u64,
+}
+
+// SAFETY: a view is used by one end of a ring, under the ring's rules.
+unsafe impl Send for View {}
+
+impl View {
+    fn of(ring: &Ring) -> Self {
+        let base = NonNull::from(&*ring.lines).cast();
+        Self { base, mask: (ring.lines.len() * LINE) as u64 - 1 }
     }
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+    #[inline]
     fn at(&self, position: u64) -> *mut u8 {
-        let offset = position as usize & (self.bytes() - 1);
-        // `UnsafeCell<u64>` in a transparent wrapper: the slice's pointer may be used for all of it.
-        self.words.as_ptr().cast::<u8>().cast_mut().wrapping_add(offset)
+        self.base.as_ptr().wrapping_add((position & self.mask) as usize)
+    }
+    #[inline]
+    fn to_end(&self, position: u64) -> u64 {
+        self.capacity() - (position & self.mask)
     }
 }
 
 pub(crate) struct Sender {
     ring: Arc<Ring>,
+    view: View,
     tail: u64,
     head: u64,
 }
 
 pub(crate) struct Receiver {
     ring: Arc<Ring>,
+    view: View,
     head: u64,
     tail: u64,
     /// The size of the record that `peek` showed.
@@ -61,48 +85,60 @@ pub(crate) struct Receiver {
 }
 
 fn lane(log_bytes: u32) -> (Sender, Receiver) {
-    let words = (0..(1usize << log_bytes) / 8).map(|_| Cell(UnsafeCell::new(0))).collect();
-    let ring =
-        Arc::new(Ring { words, head: Line(AtomicU64::new(0)), tail: Line(AtomicU64::new(0)) });
+    let lines: Box<[Cell]> =
+        (0..(1usize << log_bytes) / LINE).map(|_| Cell(UnsafeCell::new([0; LINE / 8]))).collect();
+    let (head, tail) = (Counter(AtomicU64::new(0)), Counter(AtomicU64::new(0)));
+    let ring = Arc::new(Ring { lines, head, tail });
+    let (sends, receives) = (View::of(&ring), View::of(&ring));
     (
-        Sender { ring: Arc::clone(&ring), tail: 0, head: 0 },
-        Receiver { ring, head: 0, tail: 0, record: 0 },
+        Sender { ring: Arc::clone(&ring), view: sends, tail: 0, head: 0 },
+        Receiver { ring, view: receives, head: 0, tail: 0, record: 0 },
     )
 }
 
 impl Sender {
-    /// `size` contiguous bytes at the lane's end, or `None` when it is full.
+    /// Whether `size` more bytes fit.
+    #[inline]
+    fn fits(&mut self, size: u64) -> bool {
+        if self.tail + size - self.head > self.view.capacity() {
+            self.head = self.ring.head.0.load(Ordering::Acquire);
+        }
+        self.tail + size - self.head <= self.view.capacity()
+    }
+
+    /// `size` contiguous bytes, whole lines, at the lane's end, or `None` when it is full.
     #[inline]
     fn reserve(&mut self, size: u64) -> Option<*mut u8> {
-        let capacity = self.ring.bytes() as u64;
-        let to_end = capacity - (self.tail & (capacity - 1));
+        let to_end = self.view.to_end(self.tail);
         let pad = if to_end < size { to_end } else { 0 };
-        if self.tail + pad + size - self.head > capacity {
-            self.head = self.ring.head.0.load(Ordering::Acquire);
-            if self.tail + pad + size - self.head > capacity {
-                return None;
-            }
+        if !self.fits(pad + size) {
+            return None;
         }
         if pad != 0 {
-            // SAFETY: at least 8 bytes (records are 8-byte aligned) that belong to the producer.
-            unsafe { self.ring.at(self.tail).cast::<u32>().write(PAD) };
-            self.tail += pad;
+            self.fill(pad);
         }
-        let at = self.ring.at(self.tail);
+        let at = self.view.at(self.tail);
         self.tail += size;
         Some(at)
+    }
+
+    /// Skips what is left of the ring, `pad` bytes.
+    fn fill(&mut self, pad: u64) {
+        // SAFETY: at least one line that belongs to the producer.
+        unsafe { self.view.at(self.tail).cast::<u32>().write(PAD) };
+        self.tail += pad;
     }
 
     /// Room for a header and `payload` bytes: writes the header, and gives the payload's place to be filled.
     /// `None` when the lane is full.
     #[inline]
     pub(crate) fn push(&mut self, mut header: Header, payload: usize) -> Option<&mut [u8]> {
-        let size = (HEADER + payload).next_multiple_of(8);
+        let size = (HEADER + payload).next_multiple_of(LINE);
         header.size = size as u32;
         header.len = payload as u32;
         let at = self.reserve(size as u64)?;
         // SAFETY: `size` contiguous bytes from `at` belong to the producer until `publish`; the place is
-        // 8-byte aligned, as the header wants.
+        // aligned to a line.
         unsafe {
             at.cast::<Header>().write(header);
             Some(std::slice::from_raw_parts_mut(at.add(HEADER), payload))
@@ -110,20 +146,29 @@ impl Sender {
     }
 
     /// As [`push`](Self::push), with a payload of at most 32 bytes that is at hand. False when the lane is full.
-    #[inline]
-    pub(crate) fn push_words(&mut self, mut header: Header, len: u32, words: &[u64; 4]) -> bool {
-        let count = (len as usize).div_ceil(8).min(words.len());
-        let size = HEADER + count * 8;
-        header.size = size as u32;
+    #[inline(always)]
+    pub(crate) fn push_small(&mut self, mut header: Header, len: u32, payload: &[u64; 4]) -> bool {
         header.len = len.min(32);
-        let Some(at) = self.reserve(size as u64) else { return false };
-        // SAFETY: `size` contiguous, 8-byte aligned bytes from `at` belong to the producer until `publish`.
+        if header.len <= BESIDE {
+            header.size = LINE as u32;
+            if !self.fits(LINE as u64) {
+                return false;
+            }
+            let at = self.view.at(self.tail);
+            self.tail += LINE as u64;
+            // SAFETY: a line, aligned, that belongs to the producer until `publish`.
+            unsafe {
+                at.cast::<Header>().write(header);
+                at.add(HEADER).cast::<u64>().write(payload[0]);
+            }
+            return true;
+        }
+        header.size = 2 * LINE as u32;
+        let Some(at) = self.reserve(2 * LINE as u64) else { return false };
+        // SAFETY: two lines, aligned, that belong to the producer until `publish`.
         unsafe {
             at.cast::<Header>().write(header);
-            let payload = at.add(HEADER).cast::<u64>();
-            for (i, word) in words.iter().enumerate().take(count) {
-                payload.add(i).write(*word);
-            }
+            at.add(HEADER).cast::<[u64; 4]>().write(*payload);
         }
         true
     }
@@ -133,14 +178,10 @@ impl Sender {
     #[inline]
     pub(crate) fn rewind(&mut self) {
         const HOT: u64 = 8 << 10;
-        let capacity = self.ring.bytes() as u64;
-        let position = self.tail & (capacity - 1);
-        if position >= HOT {
+        if self.tail & self.view.mask >= HOT {
             self.head = self.ring.head.0.load(Ordering::Acquire);
             if self.head == self.tail {
-                // SAFETY: at least 8 bytes (records are 8-byte aligned) that belong to the producer.
-                unsafe { self.ring.at(self.tail).cast::<u32>().write(PAD) };
-                self.tail += capacity - position;
+                self.fill(self.view.to_end(self.tail));
             }
         }
     }
@@ -165,7 +206,7 @@ impl Sender {
 
 impl Receiver {
     /// The oldest record, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> Option<(&Header, &[u8])> {
         loop {
             if self.head == self.tail {
@@ -174,14 +215,13 @@ impl Receiver {
                     return None;
                 }
             }
-            let at = self.ring.at(self.head);
-            // SAFETY: bytes in [head, tail) belong to the consumer; a record has at least 8 of them.
+            let at = self.view.at(self.head);
+            // SAFETY: bytes in [head, tail) belong to the consumer; a record has at least a line of them.
             if unsafe { at.cast::<u32>().read() } == PAD {
-                let capacity = self.ring.bytes() as u64;
-                self.head += capacity - (self.head & (capacity - 1));
+                self.head += self.view.to_end(self.head);
                 continue;
             }
-            // SAFETY: the producer wrote a whole header and its payload, contiguously and 8-byte aligned,
+            // SAFETY: the producer wrote a whole header and its payload, contiguously and aligned to a line,
             // before it moved `tail`, and touches neither before `release`; the borrow of `self` forbids that.
             let header = unsafe { &*at.cast::<Header>() };
             self.record = u64::from(header.size);
@@ -275,4 +315,4 @@ pub(crate) fn loopback(id: u16) -> LinkEnd {
     LinkEnd { remote: id, tx_requests, tx_responses, rx_requests, rx_responses, free_ps: 0 }
 }
 
-const _: () = assert!(HEADER == 56 && align_of::<Header>() == 8);
+const _: () = assert!(HEADER + 8 == LINE && align_of::<Header>() == 8);

@@ -77,6 +77,19 @@ impl Regions {
         len: u64,
         access: Access,
     ) -> Result<(&DmaBuf, usize), Check> {
+        let region = self.local_region(pd, lkey, access)?;
+        let offset = region.offset(addr, len).ok_or(Check::LocalBounds)?;
+        Ok((&region.memory, offset))
+    }
+
+    /// The region behind `lkey`, if it allows `access`; its bounds are still to be checked.
+    #[inline]
+    pub(crate) fn local_region(
+        &self,
+        pd: u32,
+        lkey: u32,
+        access: Access,
+    ) -> Result<&Region, Check> {
         if lkey >> 8 & REMOTE != 0 {
             return Err(Check::LocalKey);
         }
@@ -87,8 +100,7 @@ impl Regions {
         if !region.access.contains(access) {
             return Err(Check::LocalPermission);
         }
-        let offset = region.offset(addr, len).ok_or(Check::LocalBounds)?;
-        Ok((&region.memory, offset))
+        Ok(region)
     }
 
     /// The region and offset of `len` bytes at `addr` that a peer asks for under `rkey`.

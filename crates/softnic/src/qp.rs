@@ -97,7 +97,7 @@ pub struct QpInfo {
 /// A WQE's bytes, read once.
 pub(crate) type WqeCopy = [u64; 128];
 
-/// Of a WQE that is sent and not yet completed.
+/// Of a WQE, or a [run](SentKind::Run) of them, that is sent and not yet completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     /// First block.
@@ -106,11 +106,13 @@ pub(crate) struct Sent {
     pub psn: u64,
     /// Sequence numbers taken; 0 for what never leaves the NIC.
     pub packets: u32,
-    /// Bytes.
+    /// Bytes; of a run, the last WQE's.
     pub len: u32,
     pub opcode: u8,
+    /// Of one WQE.
     pub blocks: u8,
     pub kind: SentKind,
+    /// The CQE is wanted; of a run, the last WQE's.
     pub signalled: bool,
     /// Of a read or atomic: where its WQE is kept, and the segment its data list starts at.
     pub slot: u8,
@@ -125,10 +127,26 @@ pub(crate) enum SentKind {
     /// Complete when acknowledged.
     #[default]
     Posted,
+    /// As many WQEs as packets, each of one block and one packet. It takes as many places of the window, and
+    /// only the first of them is written.
+    Run,
     /// Complete when its response has come.
     Response,
     /// Never sent: completes with an error when all before it are complete.
     Failed,
+}
+
+impl Sent {
+    /// WQEs, and places of the window that they take.
+    #[inline]
+    pub(crate) fn wqes(&self) -> u64 {
+        if self.kind == SentKind::Run { u64::from(self.packets) } else { 1 }
+    }
+    /// The block behind.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.index + u64::from(self.blocks) * self.wqes()
+    }
 }
 
 /// Times of a WQE, for the trace.
@@ -156,7 +174,7 @@ pub(crate) struct SendQueue {
     pub watched: u32,
     pub doorbell_at: Nanos,
 
-    /// Window of sent WQEs, by sequence: `una..tail`, sent up to `cursor`.
+    /// Window of sent WQEs, by sequence: `una..tail`, sent up to `cursor`. None of these lies inside of a run.
     pub sent: Box<[Sent]>,
     pub times: Box<[Times]>,
     pub una: u64,
@@ -200,9 +218,33 @@ impl SendQueue {
     pub(crate) fn sent_at(&self, sequence: u64) -> Sent {
         self.sent[sequence as usize & (self.sent.len() - 1)]
     }
+    /// Makes two runs of the one at `sequence`, the first of `first` WQEs: no more than it has.
+    pub(crate) fn split(&mut self, sequence: u64, first: u32) {
+        let whole = self.sent_at(sequence);
+        if whole.kind != SentKind::Run || first == 0 || first >= whole.packets {
+            return;
+        }
+        let entry = self.sent_mut(sequence);
+        entry.packets = first;
+        entry.signalled = false;
+        let ahead = u64::from(first);
+        *self.sent_mut(sequence + ahead) = Sent {
+            index: whole.index + ahead,
+            psn: whole.psn + ahead,
+            packets: whole.packets - first,
+            ..whole
+        };
+    }
     #[inline]
     pub(crate) fn offset(&self, block: u64) -> usize {
         (block & self.mask) as usize * WQEBB
+    }
+    /// Expects an acknowledgement in time, if none is expected yet.
+    #[inline]
+    pub(crate) fn arm(&mut self, now: Nanos) {
+        if self.deadline == NEVER && self.timeout != NEVER {
+            self.deadline = now.saturating_add(self.timeout);
+        }
     }
     pub(crate) fn reset(&mut self) {
         self.head = self.start;
@@ -280,7 +322,7 @@ pub(crate) struct Responder {
     pub executed_at: Nanos,
     /// The message being received.
     pub receiving: Option<Receiving>,
-    pub receive_wqe: [u64; 64],
+    pub receive_wqe: Box<[u64; 64]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -327,7 +369,7 @@ impl Responder {
             min_rnr_timer,
             executed_at: 0,
             receiving: None,
-            receive_wqe: [0; 64],
+            receive_wqe: Box::new([0; 64]),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::link::LinkEnd;
 use crate::mr::Regions;
 use crate::pace::Pace;
 use crate::packet::{Header, flag, low, op};
-use crate::qp::{NEVER, Qp, SendQueue, Sent, SentKind, Times, WqeCopy};
+use crate::qp::{Qp, SendQueue, Sent, SentKind, Times, WqeCopy};
 use crate::wqe::{Limits, Request, What, gather, parse, word};
 
 pub(crate) struct Context<'a> {
@@ -31,6 +31,9 @@ pub(crate) struct Context<'a> {
 
 /// Bytes that a packet has on the wire besides its payload (LRH, BTH, RETH, CRCs).
 pub(crate) const WIRE_HEADER: usize = 46;
+
+/// Sequence numbers in flight: of more, old and new could not be told apart in 24 bits.
+pub(crate) const PSN_WINDOW: u64 = 1 << 23;
 
 impl Context<'_> {
     /// The injected failure of the next WQE, if it has one.
@@ -100,221 +103,270 @@ pub(crate) fn transmit(
     if qp.sq.not_before > cx.now {
         return Stop::Idle;
     }
-    let limits = Limits {
-        pd: qp.pd,
-        qpn: qp.qpn,
-        max_message: cx.max_message,
-        reads: qp.sq.max_rd_atomic > 0,
-        dci: qp.kind == QpKind::Dci,
-    };
     loop {
-        let small =
-            if cx.plain && !limits.dci { crate::small::send(qp, link, cx, *budget) } else { 0 };
-        *budget -= small;
-        *work += small;
+        if cx.plain && qp.kind == QpKind::Rc {
+            let small = crate::small::send(qp, link, cx, *budget);
+            *budget -= small;
+            *work += small;
+        }
         if *budget == 0 {
             return Stop::Budget;
         }
-        let sq = &mut qp.sq;
-        let is_new = sq.cursor == sq.tail;
-        if is_new && (sq.stopped || sq.head == sq.producer) {
-            return Stop::Idle;
-        }
-        if is_new && sq.tail - sq.una == sq.sent.len() as u64 {
-            return Stop::Idle;
-        }
-        let index = if is_new { sq.head } else { sq.sent_at(sq.cursor).index };
-        if !is_new && sq.sent_at(sq.cursor).packets == 0 {
-            sq.cursor += 1;
-            continue;
-        }
-        if !sq.held && fetch(sq, index).is_none() {
-            fail_new(qp, index, 0, 1, Check::QueueMemory.into());
-            return Stop::Idle;
-        }
-        sq.held = true;
-        let wqe = &*sq.copy;
-        if is_new && !cx.plain && cx.pace.is_busy(cx.now) {
-            return Stop::Pace;
-        }
-        let ds = word(wqe, 4) as u8 & wire::wqe::DS_MAX;
-        let opcode = word(wqe, 0) as u8;
-        let flags = CtrlFlags(word(wqe, 8) as u8);
-        let parsed = if is_new && u64::from(blocks(ds)) > sq.producer - index {
-            Err(Check::SplitWqe.into())
-        } else {
-            parse(wqe, &limits, cx.mrs)
-        };
-        let waits = match &parsed {
-            Ok(request) if is_new => must_wait(sq, request, flags),
-            _ => false,
-        };
-        if waits {
-            return Stop::Idle;
-        }
-        if is_new
-            && let Ok(Request { destination: Some(to), .. }) = parsed
-            && qp.destination != Some(to)
-        {
-            // One connection at a time: the old one's requests come to their end first.
-            return if sq.una == sq.tail { Stop::Connect(to) } else { Stop::Idle };
-        }
-        if is_new {
-            let depth = sq.mask + 1;
-            cx.inspect(&sq.copy, limits.qpn, index, depth);
-        }
-        let injected =
-            if is_new && !cx.plain { cx.injected(limits.qpn).map_or(parsed, Err) } else { parsed };
-        let request = match injected {
-            Ok(request) => request,
-            Err(cause) => {
-                if is_new {
-                    fail_new(qp, index, opcode, blocks(ds).max(1) as u8, cause);
-                    *work += 1;
-                    return Stop::Idle;
-                }
-                // It was sound when it was first sent: the client changed it, or its region, in flight.
-                let sequence = sq.cursor;
-                fail_sent(qp, sequence, cause);
-                return Stop::Idle;
-            }
-        };
-        if is_new {
-            if !cx.plain {
-                cx.pace.take(cx.now, limits.qpn, cx.faults.delay_ns);
-            }
-            let packets = append(sq, &request, (opcode, ds, flags), cx.mtu, cx.now);
-            *work += 1;
-            if packets == 0 {
-                sq.held = false;
-                sq.cursor += 1;
-                *budget -= 1;
-                continue;
-            }
-        }
-        let entry = sq.sent_at(sq.cursor);
-        let wqe = &*sq.copy;
-        let mut stop = None;
-        while sq.cursor_packets < entry.packets {
-            if *budget == 0 {
-                stop = Some(Stop::Budget);
-                break;
-            }
-            let nth = sq.cursor_packets;
-            let offset = u64::from(nth) * u64::from(cx.mtu);
-            let left = (u64::from(entry.len) - offset.min(u64::from(entry.len))) as u32;
-            let mut header = Header {
-                src_nic: cx.nic,
-                dst: qp.remote_qpn,
-                src: qp.qpn,
-                generation: qp.generation,
-                psn: low(entry.psn + u64::from(nth)),
-                va: request.raddr.wrapping_add(offset),
-                rkey: request.rkey,
-                total: left,
-                ..Header::default()
-            };
-            if nth == 0 {
-                header.flags |= flag::FIRST;
-            }
-            if nth + 1 == entry.packets {
-                header.flags |= flag::LAST;
-            }
-            if flags.has(CtrlFlags::FENCE) && nth == 0 {
-                header.flags |= flag::FENCE;
-            }
-            if flags.has(CtrlFlags::SOLICITED) {
-                header.flags |= flag::SOLICITED;
-            }
-            let mut len = left.min(cx.mtu) as usize;
-            match request.what {
-                What::Nop => break,
-                What::Write { imm } => {
-                    header.op = op::WRITE;
-                    if imm {
-                        header.flags |= flag::IMM;
-                        header.imm = request.imm;
-                    }
-                }
-                What::Send { imm } => {
-                    header.op = op::SEND;
-                    header.va = offset;
-                    if imm {
-                        header.flags |= flag::IMM;
-                        header.imm = request.imm;
-                    }
-                }
-                What::Read => {
-                    header.op = op::READ;
-                    header.flags |= flag::FIRST | flag::LAST;
-                    header.imm = entry.packets - nth;
-                    len = 0;
-                }
-                What::Atomic { segments } => {
-                    header.op = op::ATOMIC;
-                    header.imm = word(wqe, 0);
-                    len = usize::from(segments) * SEGMENT;
-                }
-            }
-            let free_ps = link.free_ps;
-            if !cx.plain {
-                if cx.faults.port_down {
-                    header.flags |= flag::LOST;
-                }
-                header.deliver_at =
-                    link.arrival(&cx.pace.profile, cx.pace.free_ps, len + WIRE_HEADER);
-            }
-            let mark = link.tx_requests.mark();
-            let Some(payload) = link.tx_requests.push(header, len) else {
-                // What was not sent took no time on the link.
-                link.free_ps = free_ps;
-                stop = Some(Stop::Lane);
-                break;
-            };
-            let copied = match request.what {
-                What::Atomic { segments } => {
-                    let from = usize::from(request.data - segments) * SEGMENT;
-                    match wqe.as_bytes().get(from..from + len) {
-                        Some(operands) => {
-                            payload.copy_from_slice(operands);
-                            Ok(())
-                        }
-                        None => Err(Check::DsForOpcode.into()),
-                    }
-                }
-                _ => gather(wqe, &request, qp.pd, cx.mrs, offset, payload),
-            };
-            if let Err(cause) = copied {
-                // A region went away, or copied memory changed its size, since `parse`.
-                link.tx_requests.rollback(mark);
-                let sequence = sq.cursor;
-                fail_sent(qp, sequence, cause);
-                return Stop::Idle;
-            }
-            *budget -= 1;
-            sq.cursor_packets =
-                if matches!(request.what, What::Read) { entry.packets } else { nth + 1 };
-            if sq.deadline == NEVER && sq.timeout != NEVER {
-                sq.deadline = cx.now.saturating_add(sq.timeout);
-            }
-        }
-        if let Some(stop) = stop {
+        let sent =
+            next(qp, cx, work).and_then(|request| send_packets(qp, link, cx, &request, budget));
+        if let Err(stop) = sent {
             return stop;
         }
+        let sq = &mut qp.sq;
         sq.held = false;
         sq.cursor += 1;
         sq.cursor_packets = 0;
     }
 }
 
-/// Takes the WQE in `copy` into the window of sent WQEs. Gives the sequence numbers that it takes.
+/// The WQE whose packets are to be sent: fetched, checked, and in the window at `cursor`.
+fn next(qp: &mut Qp, cx: &mut Context<'_>, work: &mut u32) -> Result<Request, Stop> {
+    let sq = &mut qp.sq;
+    while sq.cursor != sq.tail && sq.sent_at(sq.cursor).packets == 0 {
+        sq.cursor += 1;
+    }
+    if sq.cursor != sq.tail {
+        return resume(qp, cx);
+    }
+    if sq.stopped || sq.head == sq.producer || sq.tail - sq.una == sq.sent.len() as u64 {
+        return Err(Stop::Idle);
+    }
+    let (index, posted) = (sq.head, sq.producer - sq.head);
+    if !sq.held && fetch(sq, index).is_none() {
+        fail_new(qp, index, 0, 1, Check::QueueMemory.into());
+        return Err(Stop::Idle);
+    }
+    sq.held = true;
+    if !cx.plain && cx.pace.is_busy(cx.now) {
+        return Err(Stop::Pace);
+    }
+    let limits = limits(qp, cx);
+    let sq = &mut qp.sq;
+    let (opcode, ds, flags) = kind_of(&sq.copy);
+    let parsed = if u64::from(blocks(ds)) > posted {
+        Err(Check::SplitWqe.into())
+    } else {
+        parse(&sq.copy, &limits, cx.mrs)
+    };
+    if let Ok(request) = &parsed {
+        if must_wait(sq, request, flags) {
+            return Err(Stop::Idle);
+        }
+        if let Some(to) = request.destination
+            && qp.destination != Some(to)
+        {
+            // One connection at a time: the old one's requests come to their end first.
+            return Err(if sq.una == sq.tail { Stop::Connect(to) } else { Stop::Idle });
+        }
+    }
+    let depth = sq.mask + 1;
+    cx.inspect(&sq.copy, limits.qpn, index, depth);
+    *work += 1;
+    let injected = if cx.plain { None } else { cx.injected(limits.qpn) };
+    match injected.map_or(parsed, Err) {
+        Ok(request) => {
+            if !cx.plain {
+                cx.pace.take(cx.now, limits.qpn, cx.faults.delay_ns);
+            }
+            append(sq, &request, (opcode, ds, flags), cx.mtu, cx.now);
+            Ok(request)
+        }
+        Err(cause) => {
+            fail_new(qp, index, opcode, blocks(ds).max(1) as u8, cause);
+            Err(Stop::Idle)
+        }
+    }
+}
+
+/// The WQE at `cursor`, which is sent in part or is to be sent again, checked again.
+fn resume(qp: &mut Qp, cx: &Context<'_>) -> Result<Request, Stop> {
+    let sequence = qp.sq.cursor;
+    qp.sq.split(sequence, 1);
+    let entry = qp.sq.sent_at(sequence);
+    let checked = if qp.sq.held || fetch(&mut qp.sq, entry.index).is_some() {
+        parse(&qp.sq.copy, &limits(qp, cx), cx.mrs)
+    } else {
+        Err(Check::QueueMemory.into())
+    };
+    qp.sq.held = true;
+    let (opcode, ..) = kind_of(&qp.sq.copy);
+    let same = |request: &Request| {
+        let is_as_long = match entry.kind {
+            SentKind::Run => packets_of(request.len, cx.mtu) == 1,
+            _ => request.len == entry.len,
+        };
+        opcode == entry.opcode && is_as_long
+    };
+    // It was sound when it was first sent: the client changed it, or its region, in flight.
+    let failed = match checked {
+        Ok(request) if same(&request) => {
+            let entry = qp.sq.sent_mut(sequence);
+            entry.kind = if entry.kind == SentKind::Run { SentKind::Posted } else { entry.kind };
+            entry.len = request.len;
+            return Ok(request);
+        }
+        Ok(_) => Check::WqeChanged.into(),
+        Err(cause) => cause,
+    };
+    fail_sent(qp, sequence, failed);
+    Err(Stop::Idle)
+}
+
+fn limits(qp: &Qp, cx: &Context<'_>) -> Limits {
+    Limits {
+        pd: qp.pd,
+        qpn: qp.qpn,
+        max_message: cx.max_message,
+        reads: qp.sq.max_rd_atomic > 0,
+        dci: qp.kind == QpKind::Dci,
+    }
+}
+
+/// Opcode, number of segments and flags.
+fn kind_of(wqe: &WqeCopy) -> (u8, u8, CtrlFlags) {
+    let ds = word(wqe, 4) as u8 & wire::wqe::DS_MAX;
+    (word(wqe, 0) as u8, ds, CtrlFlags(word(wqe, 8) as u8))
+}
+
+/// Sends the packets that are left of the WQE at `cursor`.
+fn send_packets(
+    qp: &mut Qp,
+    link: &mut LinkEnd,
+    cx: &Context<'_>,
+    request: &Request,
+    budget: &mut u32,
+) -> Result<(), Stop> {
+    let sequence = qp.sq.cursor;
+    let entry = qp.sq.sent_at(sequence);
+    if entry.packets == 0 {
+        *budget -= 1;
+    }
+    while qp.sq.cursor_packets < entry.packets {
+        if *budget == 0 {
+            return Err(Stop::Budget);
+        }
+        let nth = qp.sq.cursor_packets;
+        let (mut header, len) = packet(qp, cx, request, &entry, nth);
+        let free_ps = link.free_ps;
+        if !cx.plain {
+            if cx.faults.port_down {
+                header.flags |= flag::LOST;
+            }
+            header.deliver_at = link.arrival(&cx.pace.profile, cx.pace.free_ps, len + WIRE_HEADER);
+        }
+        let mark = link.tx_requests.mark();
+        let Some(payload) = link.tx_requests.push(header, len) else {
+            // What was not sent took no time on the link.
+            link.free_ps = free_ps;
+            return Err(Stop::Lane);
+        };
+        let offset = u64::from(nth) * u64::from(cx.mtu);
+        if let Err(cause) = fill(&qp.sq.copy, request, qp.pd, cx.mrs, offset, payload) {
+            // A region went away, or copied memory changed its size, since `parse`.
+            link.tx_requests.rollback(mark);
+            fail_sent(qp, sequence, cause);
+            return Err(Stop::Idle);
+        }
+        *budget -= 1;
+        let sq = &mut qp.sq;
+        // One packet asks for the whole of a read.
+        let asked = matches!(request.what, What::Read);
+        sq.cursor_packets = if asked { entry.packets } else { nth + 1 };
+        sq.arm(cx.now);
+    }
+    Ok(())
+}
+
+/// The `nth` packet's header, and its bytes of payload.
+fn packet(qp: &Qp, cx: &Context<'_>, request: &Request, entry: &Sent, nth: u32) -> (Header, usize) {
+    let (.., flags) = kind_of(&qp.sq.copy);
+    let offset = u64::from(nth) * u64::from(cx.mtu);
+    let left = (u64::from(entry.len) - offset.min(u64::from(entry.len))) as u32;
+    let mut header = Header {
+        src_nic: cx.nic,
+        dst: qp.remote_qpn,
+        src: qp.qpn,
+        generation: qp.generation,
+        psn: low(entry.psn + u64::from(nth)),
+        va: request.raddr.wrapping_add(offset),
+        rkey: request.rkey,
+        total: left,
+        ..Header::default()
+    };
+    for (bit, is_set) in [
+        (flag::FIRST, nth == 0),
+        (flag::LAST, nth + 1 == entry.packets),
+        (flag::FENCE, flags.has(CtrlFlags::FENCE) && nth == 0),
+        (flag::SOLICITED, flags.has(CtrlFlags::SOLICITED)),
+    ] {
+        header.flags |= if is_set { bit } else { 0 };
+    }
+    let len = left.min(cx.mtu) as usize;
+    let mut immediate = |imm: bool| {
+        if imm {
+            header.flags |= flag::IMM;
+            header.imm = request.imm;
+        }
+    };
+    let len = match request.what {
+        What::Nop => 0,
+        What::Write { imm } => {
+            immediate(imm);
+            header.op = op::WRITE;
+            len
+        }
+        What::Send { imm } => {
+            immediate(imm);
+            header.op = op::SEND;
+            header.va = offset;
+            len
+        }
+        What::Read => {
+            header.op = op::READ;
+            header.flags |= flag::FIRST | flag::LAST;
+            header.imm = entry.packets - nth;
+            0
+        }
+        What::Atomic { segments } => {
+            header.op = op::ATOMIC;
+            header.imm = word(&qp.sq.copy, 0);
+            usize::from(segments) * SEGMENT
+        }
+    };
+    (header, len)
+}
+
+/// Writes a packet's payload: an atomic's operands, or bytes at `offset` of the message.
+fn fill(
+    wqe: &WqeCopy,
+    request: &Request,
+    pd: u32,
+    mrs: &Regions,
+    offset: u64,
+    payload: &mut [u8],
+) -> Result<(), Cause> {
+    let What::Atomic { segments } = request.what else {
+        return gather(wqe, request, pd, mrs, offset, payload);
+    };
+    let from = usize::from(request.data - segments) * SEGMENT;
+    let operands = wqe.as_bytes().get(from..from + payload.len()).ok_or(Check::DsForOpcode)?;
+    payload.copy_from_slice(operands);
+    Ok(())
+}
+
+/// Takes the WQE in `copy` into the window of sent WQEs.
 fn append(
     sq: &mut SendQueue,
     request: &Request,
     (opcode, ds, flags): (u8, u8, CtrlFlags),
     mtu: u32,
     now: Nanos,
-) -> u32 {
+) {
     let reads = matches!(request.what, What::Read | What::Atomic { .. });
     let packets = match request.what {
         What::Nop => 0,
@@ -354,7 +406,6 @@ fn append(
     sq.head += u64::from(blocks(ds));
     sq.next_psn += u64::from(packets);
     sq.cursor_packets = 0;
-    packets
 }
 
 fn packets_of(len: u32, mtu: u32) -> u32 {
@@ -370,7 +421,7 @@ fn must_wait(sq: &SendQueue, request: &Request, flags: CtrlFlags) -> bool {
     let psns = sq.next_psn + u64::from(request.len / 256 + 1) - sq.acked;
     flags.has(CtrlFlags::FENCE) && in_flight > 0
         || reads && in_flight >= u32::from(sq.max_rd_atomic)
-        || psns > 1 << 23
+        || psns > PSN_WINDOW
 }
 
 /// Reads a WQE: one block, and the others if its `ds` says that there are some.
