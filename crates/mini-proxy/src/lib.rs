@@ -313,7 +313,7 @@ impl Proxy {
     pub fn stop(&self) {
         self.stop.store(true, Release);
         for worker in &self.stepped {
-            lock(worker).fail_all(Why::ProxyStopped);
+            lock(worker).end(Why::ProxyStopped);
         }
         for thread in lock(&self.threads).drain(..) {
             // Visits don't block, so it ends with the one that it is at; what it died of was told.
@@ -391,13 +391,13 @@ impl Pairs<'_> {
 /// A visit that survives its worker's death, and tells of it.
 fn visit(worker: &mut Worker, stop: &AtomicBool) -> bool {
     if stop.load(Acquire) {
-        worker.fail_all(Why::ProxyStopped);
+        worker.end(Why::ProxyStopped);
         return false;
     }
     match catch_unwind(AssertUnwindSafe(|| worker.visit())) {
         Ok(did) => did,
         Err(_) => {
-            worker.fail_all(Why::WorkerDied);
+            worker.end(Why::WorkerDied);
             false
         }
     }
@@ -420,14 +420,14 @@ fn run(mut worker: Worker, nic: &dyn Nic, stop: &AtomicBool, cpu: Option<usize>)
         idle = idle.wrapping_add(1);
         if idle.is_multiple_of(IDLE) {
             if nic.gone().is_some() {
-                worker.fail_all(Why::NicGone);
+                worker.end(Why::NicGone);
             }
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();
         }
     }
-    worker.fail_all(Why::ProxyStopped);
+    worker.end(Why::ProxyStopped);
 }
 
 struct ProxyRelax<'a, const N: usize>([&'a Proxy; N]);
@@ -437,7 +437,7 @@ impl<const N: usize> Relax for ProxyRelax<'_, N> {
         for proxy in self.0 {
             if !proxy.step() && spins % IDLE == IDLE - 1 && proxy.nic.gone().is_some() {
                 for worker in &proxy.stepped {
-                    lock(worker).fail_all(Why::NicGone);
+                    lock(worker).end(Why::NicGone);
                 }
             }
             proxy.nic.relax(spins);

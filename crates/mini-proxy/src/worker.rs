@@ -5,6 +5,9 @@
 //! Nothing here waits: a full send queue leaves the rest of a chain, and the slots of its descriptors, where
 //! they are.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -234,6 +237,8 @@ pub(crate) struct Worker {
     cells: Arc<Cells>,
     /// Next ring to begin a visit with, so that none is always last.
     first: usize,
+    /// Nothing is done any more: every ring was told why.
+    ended: bool,
     completions: [Completion; 32],
 }
 
@@ -255,12 +260,16 @@ impl Worker {
             every: u64::from(signal_every),
             cells,
             first: 0,
+            ended: false,
             completions: [Completion::NONE; 32],
         }
     }
 
     /// One round: completions, what a full queue had left, new descriptors. True if anything was done.
     pub(crate) fn visit(&mut self) -> bool {
+        if self.ended {
+            return false;
+        }
         // First the CQs: they make the room that the rest needs.
         let mut did = self.drain();
         for queue in 0..self.queues.len() {
@@ -319,10 +328,9 @@ impl Worker {
                 ProxyOp::PutSignal => 2,
                 _ => 1,
             };
-            if !queue.chain.is_empty() && queue.chain.len() + requests > self.chain {
-                if !post_chain(queue, &self.cells) || !queue.chain.is_empty() {
-                    break;
-                }
+            let fits = queue.chain.is_empty() || queue.chain.len() + requests <= self.chain;
+            if !(fits || post_chain(queue, &self.cells) && queue.chain.is_empty()) {
+                break;
             }
             let owner = Owner { at, ring: index as u32 };
             let sge =
@@ -522,8 +530,9 @@ impl Worker {
         }
     }
 
-    /// Tells a failure that no queue pair has met to every ring that has none yet.
-    pub(crate) fn fail_all(&mut self, why: Why) {
+    /// Ends the worker, and tells why to every ring that has met no failure yet.
+    pub(crate) fn end(&mut self, why: Why) {
+        self.ended = true;
         for ring in &mut self.rings {
             let index = ring.consumer.completed() as u16;
             ring.fail(Failure { why, qpn: 0, index, syndrome: 0, vendor: 0 }.pack());
