@@ -1,6 +1,8 @@
 #include "dispatch.hpp"
 #include "gic/kernels/proxy.hpp"
 
+#include <cstddef>
+
 using namespace gic;
 
 namespace {
@@ -35,11 +37,20 @@ bool by_choice(const RunTimeProxyChoice& c, Body body) {
 }  // namespace
 
 extern "C" bool gic_host_enqueue(const RunTimeProxyChoice* c, u32 op, const kernels::EnqueueArgs* a, u32 thread) {
-    return op < 2 && by_choice(*c, [&](auto choice) {
+    // Reads and atomics: in one form of each hand-off that takes a descriptor.
+    if (op > 1 && (c->producers != 0 || c->progress != 0 || c->publish != 0 || c->handoff == 4)) return false;
+    return by_choice(*c, [&](auto choice) {
         using C = decltype(choice);
-        if (op == 0) kernels::enqueue<C, ProxyOp::put>(*a, thread);
-        else kernels::enqueue<C, ProxyOp::put_signal>(*a, thread);
-    });
+        switch (static_cast<ProxyOp>(op)) {
+        case ProxyOp::put: return kernels::enqueue<C, ProxyOp::put>(*a, thread);
+        case ProxyOp::put_signal: return kernels::enqueue<C, ProxyOp::put_signal>(*a, thread);
+        default: break;
+        }
+        if constexpr (!C::shared && C::progress == Progress::cached && C::publish == Publish::release) {
+            if (static_cast<ProxyOp>(op) == ProxyOp::get) kernels::enqueue<C, ProxyOp::get>(*a, thread);
+            else kernels::enqueue<C, ProxyOp::fetch_add>(*a, thread);
+        }
+    }) && (op < 2 || op == static_cast<u32>(ProxyOp::get) || op == static_cast<u32>(ProxyOp::fetch_add));
 }
 
 extern "C" bool gic_host_proxy_rate(const RunTimeProxyChoice* c, const kernels::ProxyRateArgs* a, u32 thread) {
@@ -88,4 +99,30 @@ extern "C" void gic_host_pack(const Descriptor* d, u64* words) {
     Segment s = d->pack();
     words[0] = s.low;
     words[1] = s.high;
+}
+
+// What the Rust mirror says of sizes and offsets, checked against the header's own.
+extern "C" bool gic_host_proxy_layouts(const u64* rust, u32 count) {
+    using namespace kernels;
+    const u64 cpp[] = {
+        sizeof(Descriptor), offsetof(Descriptor, channel), offsetof(Descriptor, size),
+        offsetof(Descriptor, source), offsetof(Descriptor, destination),
+        sizeof(RingProgress), offsetof(RingProgress, posted), offsetof(RingProgress, completed),
+        offsetof(RingProgress, failure),
+        sizeof(RingState), offsetof(RingState, ready), offsetof(RingState, tail), offsetof(RingState, failure),
+        sizeof(ProxyChannel), offsetof(ProxyChannel, remote), offsetof(ProxyChannel, signal),
+        offsetof(ProxyChannel, result), offsetof(ProxyChannel, lkey), offsetof(ProxyChannel, rkey),
+        offsetof(ProxyChannel, signal_rkey), offsetof(ProxyChannel, result_lkey),
+        sizeof(Ring), offsetof(Ring, flags), offsetof(Ring, counter), offsetof(Ring, progress),
+        offsetof(Ring, state), offsetof(Ring, channels), offsetof(Ring, deadline), offsetof(Ring, log_depth),
+        offsetof(Ring, channel_count), offsetof(Ring, number), offsetof(Ring, qpn),
+        sizeof(EnqueueArgs), offsetof(EnqueueArgs, channel), offsetof(EnqueueArgs, samples),
+        offsetof(EnqueueArgs, failure),
+        sizeof(ProxyRateArgs), offsetof(ProxyRateArgs, window), offsetof(ProxyRateArgs, failure),
+        sizeof(ProxyRoundTripArgs), offsetof(ProxyRoundTripArgs, inbox), offsetof(ProxyRoundTripArgs, failure),
+    };
+    if (count != sizeof(cpp) / sizeof(cpp[0])) return false;
+    for (u32 i = 0; i < count; i++)
+        if (cpp[i] != rust[i]) return false;
+    return true;
 }

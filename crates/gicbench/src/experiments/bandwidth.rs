@@ -1,6 +1,7 @@
 //! `bandwidth`: from which payload is the link full?
 
 use super::gda::{Bench, Posting, Spec};
+use super::proxy;
 use super::{AxisUse, Experiment, Limits, Suite};
 use device::choice::{Choice, Ringing, Signalling};
 
@@ -51,7 +52,16 @@ impl Experiment for Bandwidth {
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport == Transport::MiniProxy {
-            return Err(PointError::not_run("not in this build yet"));
+            if point.word(AxisId::Op)? == "get" {
+                return Err(PointError::not_run("the proxied rate is of puts"));
+            }
+            let choice = proxy::tuned("lap-parity", 1)?;
+            let bytes = point.number_as(AxisId::Payload)?;
+            let chain = point.number_as(AxisId::Batch)?;
+            let spec = proxy::Spec { virtual_time: true, chain, ..proxy::Spec::one(choice, bytes) };
+            let mut bench = proxy::Bench::new(ctx, point, spec)?;
+            let (_, bandwidths) = bench.rate(ctx)?;
+            return Ok(vec![bench.finish(ctx, Measurement::bandwidth(bandwidths))?]);
         }
         let batch: u32 = point.number_as(AxisId::Batch)?;
         let choice = Choice {

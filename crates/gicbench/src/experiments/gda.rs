@@ -22,12 +22,12 @@ use crate::measurement::{Clock, Measurement};
 use crate::point::{Point, PointError};
 use crate::quantity::{GBs, MMsgs, Micros};
 
+use super::payload::{Slots, fill};
+
 /// Operations of a launch that are not counted: they warm the launch's own thread up.
-const SETTLE: u64 = 16;
+pub(super) const SETTLE: u64 = 16;
 /// Longest that one launch of the rate kernel should take.
-const LAUNCH: Duration = Duration::from_millis(20);
-/// Payload memory of one side, at most.
-const PAYLOAD: u64 = 64 << 20;
+pub(super) const LAUNCH: Duration = Duration::from_millis(20);
 
 /// What a bench is made for.
 pub(super) struct Spec {
@@ -63,7 +63,7 @@ pub(super) struct Bench {
     signal: Region,
     gda: Gda,
     spec: Spec,
-    stride: u64,
+    slots: Slots,
     clock: host::Clock,
     cpus: Assignment,
     /// The next unused payload value.
@@ -89,12 +89,12 @@ pub(super) struct Posting {
     pub get: bool,
 }
 
-fn broke(error: impl std::error::Error + 'static) -> PointError {
+pub(super) fn broke(error: impl std::error::Error + 'static) -> PointError {
     PointError::from_error(&error)
 }
 
 /// The profile that a point asks for.
-fn profile(point: &Point) -> Result<Profile, PointError> {
+pub(super) fn profile(point: &Point) -> Result<Profile, PointError> {
     let name = point.word(AxisId::Profile)?;
     Profile::by_name(name)
         .ok_or_else(|| PointError::failed(format!("no timing profile is called {name}")))
@@ -112,7 +112,7 @@ pub(super) fn order(point: &Point) -> Result<Order, PointError> {
 }
 
 impl Bench {
-    pub fn new(ctx: &mut RunContext, point: &Point, mut spec: Spec) -> Result<Self, PointError> {
+    pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
         let cpus = ctx.place(spec.threads as usize, 0, 1);
         let stepped = spec.virtual_time || cpus.engine == EngineMode::Stepped;
         let fabric = Fabric::open(&FabricAttr {
@@ -127,13 +127,10 @@ impl Bench {
         })
         .map_err(broke)?;
         let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
-        let stride = u64::from(spec.bytes).next_multiple_of(8);
-        // Slots are checked one by one after each launch: no more than fit the memory meant for them.
-        spec.slots = spec.slots.min(PAYLOAD / stride / u64::from(spec.threads)).max(1);
-        let payload = (stride * spec.slots * u64::from(spec.threads)) as usize;
+        let slots = Slots::new(spec.bytes, spec.slots, spec.threads);
         let all = Access::all();
-        let source = near.register(&Memory::zeroed(payload), all).map_err(broke)?;
-        let target = far.register(&Memory::zeroed(payload), all).map_err(broke)?;
+        let source = near.register(&slots.memory(), all).map_err(broke)?;
+        let target = far.register(&slots.memory(), all).map_err(broke)?;
         let result = near.register(&Memory::zeroed(64), all).map_err(broke)?;
         let signal = far.register(&Memory::zeroed(64), all).map_err(broke)?;
         fill(&source.memory, ctx.seed());
@@ -156,7 +153,7 @@ impl Bench {
             signal,
             gda,
             spec,
-            stride,
+            slots,
             clock,
             cpus,
             next: 1,
@@ -175,7 +172,7 @@ impl Bench {
         let mut samples = Latency { issue: Vec::new(), total: Vec::new() };
         let mut warmup = ctx.warmup();
         while warmup > 0 {
-            let ops = warmup.min(self.spec.slots);
+            let ops = warmup.min(self.slots.slots);
             self.launch_latency(
                 ctx,
                 op,
@@ -187,7 +184,7 @@ impl Bench {
         }
         let mut sampling = ctx.sampling();
         loop {
-            let ops = sampling.next(self.spec.slots, "completions")?;
+            let ops = sampling.next(self.slots.slots, "completions")?;
             if ops == 0 {
                 return Ok(samples);
             }
@@ -209,15 +206,15 @@ impl Bench {
         let first = self.next;
         self.next += SETTLE + ops;
         if op == Op::Get {
-            self.mark_slots(&self.target, 0, first, SETTLE + ops);
+            self.slots.mark(&self.target, 0, first, SETTLE + ops);
         }
         let args = LatencyArgs {
             qp: self.gda.views().as_ptr(),
             qps: self.spec.qps,
             scope,
             bytes: self.spec.bytes,
-            slots: self.spec.slots as u32,
-            stride: self.stride,
+            slots: self.slots.slots as u32,
+            stride: self.slots.stride,
             warmup: SETTLE,
             samples: ops,
             first,
@@ -241,12 +238,12 @@ impl Bench {
                 Op::FetchAdd => self.wrong_signals(ops),
                 Op::PutSignal => {
                     self.wrong_signals(ops)
-                        + self.wrong_slots(&self.target, &self.source, 0, first, ops)
+                        + self.slots.wrong(&self.target, &self.source, 0, first, ops)
                 }
                 Op::Put | Op::PutInline => {
-                    self.wrong_slots(&self.target, &self.source, 0, first, ops)
+                    self.slots.wrong(&self.target, &self.source, 0, first, ops)
                 }
-                Op::Get => self.wrong_slots(&self.source, &self.target, 0, first, ops),
+                Op::Get => self.slots.wrong(&self.source, &self.target, 0, first, ops),
             };
         }
         Ok(())
@@ -293,7 +290,7 @@ impl Bench {
         self.next += ops;
         if posting.get {
             for thread in 0..threads as u64 {
-                self.mark_slots(&self.target, thread, first, ops);
+                self.slots.mark(&self.target, thread, first, ops);
             }
         }
         let args = RateArgs {
@@ -310,8 +307,8 @@ impl Bench {
             ops,
             warmup: 0,
             first,
-            slots: self.spec.slots,
-            stride: self.stride,
+            slots: self.slots.slots,
+            stride: self.slots.stride,
             local: local(&self.source),
             remote: remote(&self.target),
             start: start.as_mut_ptr(),
@@ -336,7 +333,7 @@ impl Bench {
                 (&self.target, &self.source)
             };
             self.wrong += (0..threads as u64)
-                .map(|thread| self.wrong_slots(arrived, origin, thread, first, ops))
+                .map(|thread| self.slots.wrong(arrived, origin, thread, first, ops))
                 .sum::<u64>();
         }
         let time = if self.spec.virtual_time {
@@ -371,21 +368,7 @@ impl Bench {
         ctx: &RunContext,
         measurement: Measurement,
     ) -> Result<Measurement, PointError> {
-        let ns = 1e3 / self.clock.ticks_per_us;
-        let mut measurement = measurement.clock(Clock {
-            source: if self.spec.virtual_time {
-                "virtual time of the NIC"
-            } else {
-                self.clock.source
-            }
-            .to_owned(),
-            resolution_ns: if self.spec.virtual_time {
-                1.0
-            } else {
-                self.clock.resolution as f64 * ns
-            },
-            overhead_ns: if self.spec.virtual_time { 0.0 } else { self.clock.overhead as f64 * ns },
-        });
+        let mut measurement = measurement.clock(clock_of(&self.clock, self.spec.virtual_time));
         if ctx.check() {
             measurement = measurement.checked(self.wrong);
         }
@@ -408,51 +391,6 @@ impl Bench {
             .detail("nic_profile", self.fabric.profile().name))
     }
 
-    /// Writes the marks of `ops` operations where the last ones of each slot would leave them.
-    fn mark_slots(&self, region: &Region, thread: u64, first: u64, ops: u64) {
-        for i in ops.saturating_sub(self.spec.slots)..ops {
-            for (offset, value) in self.marks(thread, i, first + i) {
-                put_mark(&region.memory, offset, self.spec.bytes, value);
-            }
-        }
-    }
-
-    /// Where operation `i` of a thread has its marks.
-    fn marks(&self, thread: u64, i: u64, value: u64) -> impl Iterator<Item = (usize, u64)> + use<> {
-        let at = ((thread * self.spec.slots + i % self.spec.slots) * self.stride) as usize;
-        let bytes = self.spec.bytes as usize;
-        let last = if bytes >= 16 { Some((at + (bytes / 8 - 1) * 8, value)) } else { None };
-        std::iter::once((at, value)).chain(last)
-    }
-
-    /// Counts slots of `arrived` that don't hold what the last operation on them carried from `origin`, marks
-    /// and all other bytes.
-    fn wrong_slots(
-        &self,
-        arrived: &Region,
-        origin: &Region,
-        thread: u64,
-        first: u64,
-        ops: u64,
-    ) -> u64 {
-        let bytes = self.spec.bytes as usize;
-        let (mut here, mut there) = (vec![0u8; bytes], vec![0u8; bytes]);
-        let mut wrong = 0;
-        for i in ops.saturating_sub(self.spec.slots)..ops {
-            let marked = self
-                .marks(thread, i, first + i)
-                .all(|(offset, value)| has_mark(&arrived.memory, offset, self.spec.bytes, value));
-            // The mark of 8 bytes is all of it, and was never in the source where the WQE carries the value.
-            let at = ((thread * self.spec.slots + i % self.spec.slots) * self.stride) as usize;
-            let same = bytes == 8
-                || (origin.memory.read(at, &mut here).is_ok()
-                    && arrived.memory.read(at, &mut there).is_ok()
-                    && here == there);
-            wrong += u64::from(!(marked && same));
-        }
-        wrong
-    }
-
     /// Signals and atomics are counted at the target: none may be missing or twice.
     fn wrong_signals(&mut self, ops: u64) -> u64 {
         let expected = self.signals + ops;
@@ -462,33 +400,29 @@ impl Bench {
     }
 }
 
+/// The clock of a measurement, for its record.
+pub(super) fn clock_of(host: &host::Clock, virtual_time: bool) -> Clock {
+    if virtual_time {
+        return Clock {
+            source: "virtual time of the NIC".to_owned(),
+            resolution_ns: 1.0,
+            overhead_ns: 0.0,
+        };
+    }
+    let ns = 1e3 / host.ticks_per_us;
+    Clock {
+        source: host.source.to_owned(),
+        resolution_ns: host.resolution as f64 * ns,
+        overhead_ns: host.overhead as f64 * ns,
+    }
+}
+
 fn local(region: &Region) -> Local {
     Local { address: region.address, lkey: region.lkey }
 }
 
 fn remote(region: &Region) -> Remote {
     Remote { address: region.address, rkey: region.rkey }
-}
-
-/// Fills a region with bytes that tell their place, so that a shifted payload is seen.
-fn fill(memory: &Arc<Memory>, seed: u64) {
-    for at in (0..memory.len() / 8 * 8).step_by(8) {
-        let mixed = (at as u64 ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        memory.word(at).store(mixed, Ordering::Relaxed);
-    }
-}
-
-fn put_mark(memory: &Arc<Memory>, offset: usize, bytes: u32, value: u64) {
-    let taken = (bytes as usize).min(8);
-    // A short mark is the value's low bytes: 4 of them, or as many as there are below 4.
-    let taken = if (4..8).contains(&taken) { 4 } else { taken };
-    let _ = memory.write(offset, &value.to_le_bytes()[..taken]);
-}
-
-fn has_mark(memory: &Arc<Memory>, offset: usize, bytes: u32, value: u64) -> bool {
-    let taken = if (4..8).contains(&bytes) { 4 } else { (bytes as usize).min(8) };
-    let mut seen = [0u8; 8];
-    memory.read(offset, &mut seen[..taken]).is_ok() && seen[..taken] == value.to_le_bytes()[..taken]
 }
 
 /// Issue and completion times of one kind of operation.

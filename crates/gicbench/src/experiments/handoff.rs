@@ -1,6 +1,9 @@
 //! `handoff`: what does each GPU-CPU hand-off cost to enqueue?
 
+use super::proxy::{self, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::proxy::{self as ring, ProxyOp};
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -46,7 +49,17 @@ impl Experiment for Handoff {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        let producers: u32 = point.number_as(AxisId::Producers)?;
+        let choice = proxy::tuned(point.word(AxisId::Handoff)?, producers.into())?;
+        let mut spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
+        spec.threads = producers;
+        if producers > 1 && choice.handoff == ring::Handoff::MappedCounter {
+            return Err(PointError::not_run(
+                "mapped-counter asks for known requests in their order: with several producers nobody knows whose \
+                 payload goes",
+            ));
+        }
+        proxy::enqueue_and_completion(ctx, point, spec, ProxyOp::Put)
     }
 }

@@ -1,8 +1,10 @@
 //! `latency`: what does one operation cost on each path?
 
 use super::gda::{self, Spec};
+use super::proxy;
 use super::{AxisUse, Experiment, Limits, Suite};
 use device::choice::{self, Choice};
+use device::proxy::ProxyOp;
 use device::view::{Op, QuietScope};
 
 use crate::axes::AxisId;
@@ -50,7 +52,7 @@ impl Experiment for Latency {
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport == Transport::MiniProxy {
-            return Err(PointError::not_run("not in this build yet"));
+            return proxied(ctx, point);
         }
         let transport: choice::Transport =
             point.word(AxisId::Conn)?.parse().map_err(|e| PointError::from_error(&e))?;
@@ -82,4 +84,29 @@ impl Experiment for Latency {
         )?);
         Ok(measured)
     }
+}
+
+fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+    let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
+    let bytes: u32 = point.number_as(AxisId::Payload)?;
+    let op = match point.word(AxisId::Op)? {
+        "get" => ProxyOp::Get,
+        "atomic" => ProxyOp::FetchAdd,
+        "put-signal" => ProxyOp::PutSignal,
+        _ => ProxyOp::Put,
+    };
+    if op == ProxyOp::FetchAdd && bytes != 8 {
+        return Err(PointError::not_run(format!("an atomic has 8 B, not {bytes}")));
+    }
+    let mut measured = Vec::new();
+    if op == ProxyOp::Put && bytes == 8 {
+        measured.push(proxy::round_trip(ctx, point, choice)?);
+    }
+    measured.extend(proxy::enqueue_and_completion(
+        ctx,
+        point,
+        proxy::Spec::one(choice, bytes),
+        op,
+    )?);
+    Ok(measured)
 }

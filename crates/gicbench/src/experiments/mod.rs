@@ -12,6 +12,8 @@ mod handoff;
 mod inline;
 mod latency;
 mod ordering;
+mod payload;
+mod proxy;
 mod proxy_scaling;
 mod quiet;
 

@@ -1,5 +1,6 @@
 //! `proxy-scaling`: when do proxy workers, rings and chaining pay?
 
+use super::proxy::{self, Bench, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
 use crate::axes::AxisId;
 use crate::context::RunContext;
@@ -45,7 +46,18 @@ impl Experiment for ProxyScaling {
         }
     }
 
-    fn run(&self, _ctx: &mut RunContext, _point: &Point) -> Result<Vec<Measurement>, PointError> {
-        Err(PointError::not_run("this experiment is not in this build yet"))
+    fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
+        let spec = Spec {
+            rings: point.number_as(AxisId::Rings)?,
+            workers: point.number_as(AxisId::Workers)?,
+            chain: point.number_as(AxisId::Chain)?,
+            signal_every: point.number_as(AxisId::SignalEvery)?,
+            slots: 4096,
+            ..Spec::one(choice, point.number_as(AxisId::Payload)?)
+        };
+        let mut bench = Bench::new(ctx, point, spec)?;
+        let (rates, _) = bench.rate(ctx)?;
+        Ok(vec![bench.finish(ctx, Measurement::rate(rates))?])
     }
 }

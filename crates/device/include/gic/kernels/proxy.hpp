@@ -9,7 +9,7 @@ namespace gic {
 namespace kernels {
 
 // Thread t pushes to ring t mod `rings`, from and to slot t * slots + i mod `slots`, `stride` bytes apart, and
-// marks its payload with i + 1. One operation at a time; the first `warmup` are not kept.
+// marks its payload with i + 1. Fetch-and-adds all go to the remote region's first word. One operation at a time; the first `warmup` are not kept.
 struct EnqueueArgs {
     const Ring* ring;
     u32 rings;
@@ -31,6 +31,8 @@ static_assert(sizeof(EnqueueArgs) == 88, "mirrored by the host");
 template <class C, ProxyOp O>
 GIC_FN Posted push_slot(Producer<C>& producer, u32 channel, u32 bytes, u64 offset) {
     if constexpr (C::handoff == Handoff::mapped_counter) return producer.raise();
+    // Adds 1 to the remote region's first word.
+    else if constexpr (O == ProxyOp::fetch_add) return producer.push({O, channel, 1, offset, 0});
     else return producer.push({O, channel, bytes, offset, offset});
 }
 
@@ -43,7 +45,8 @@ GIC_FN void enqueue(const EnqueueArgs& a, u32 thread) {
     Failure failure;
     for (u64 i = 0; i < n && failure.ok(); i++) {
         u64 offset = (thread * a.slots + i % a.slots) * a.stride;
-        write_payload(a.local + offset, a.bytes, i + 1);
+        if constexpr (O == ProxyOp::put || O == ProxyOp::put_signal)
+            write_payload(a.local + offset, a.bytes, i + 1);
 
         u64 start = clock_ticks();
         Posted p = push_slot<C, O>(producer, a.channel, a.bytes, offset);

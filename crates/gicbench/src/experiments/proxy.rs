@@ -1,0 +1,473 @@
+//! The bench that mini-proxy's experiments share; what it takes care of is what [`gda`](super::gda)'s does.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use device::host::{self, LaunchError};
+use device::proxy::{
+    Descriptor, EnqueueArgs, Handoff, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
+    ProxyRoundTripArgs,
+};
+use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
+use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
+use rdma::{Access, Memory, Nic as _, Region};
+use softnic::NicConfig;
+
+use crate::context::RunContext;
+use crate::cpus::{Assignment, EngineMode};
+use crate::measurement::Measurement;
+use crate::point::{Point, PointError};
+use crate::quantity::{GBs, MMsgs, Micros};
+
+use super::gda::{LAUNCH, SETTLE, broke, clock_of, profile};
+use super::payload::{Slots, fill};
+
+/// What a bench is made for.
+#[derive(Clone)]
+pub(super) struct Spec {
+    pub choice: ProxyChoice,
+    /// Bytes of one operation.
+    pub bytes: u32,
+    /// Threads that push.
+    pub threads: u32,
+    pub rings: u32,
+    pub workers: u32,
+    pub chain: u32,
+    pub signal_every: u32,
+    /// Payload slots a thread.
+    pub slots: u64,
+    /// The NIC's time is computed, not waited for.
+    pub virtual_time: bool,
+}
+
+impl Spec {
+    /// One thread, one ring, one worker.
+    pub fn one(choice: ProxyChoice, bytes: u32) -> Self {
+        Spec {
+            choice,
+            bytes,
+            threads: 1,
+            rings: 1,
+            workers: 1,
+            chain: 16,
+            signal_every: 1,
+            slots: 256,
+            virtual_time: false,
+        }
+    }
+}
+
+/// The hand-off of a name, as it is tuned: one producer without atomics, progress cached; the baseline keeps
+/// its own ways.
+pub(super) fn tuned(handoff: &str, producers: u64) -> Result<ProxyChoice, PointError> {
+    let handoff: Handoff = handoff.parse().map_err(|e| PointError::from_error(&e))?;
+    let mut choice = if handoff == Handoff::ValidByte {
+        ProxyChoice::BASELINE
+    } else {
+        ProxyChoice { handoff, ..ProxyChoice::default() }
+    };
+    if producers > 1 {
+        choice.producers = device::proxy::Producers::Many;
+    }
+    Ok(choice)
+}
+
+pub(super) struct Bench {
+    fabric: Fabric,
+    near: Arc<SoftNic>,
+    far: Arc<SoftNic>,
+    source: Region,
+    target: Region,
+    signal: Region,
+    proxy: Proxy,
+    spec: Spec,
+    slots: Slots,
+    clock: host::Clock,
+    cpus: Assignment,
+    signals: u64,
+    wrong: u64,
+}
+
+impl Bench {
+    pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
+        let cpus = ctx.place(spec.threads as usize, spec.workers as usize, 1);
+        let stepped = spec.virtual_time || cpus.engine == EngineMode::Stepped;
+        let fabric = Fabric::open(&FabricAttr {
+            nics: 2,
+            engine: if stepped {
+                Engine::Stepped
+            } else {
+                Engine::Thread { cpu: cpus.engines.first().copied() }
+            },
+            clock: if spec.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
+            config: NicConfig { profile: profile(point)?, ..NicConfig::default() },
+        })
+        .map_err(broke)?;
+        let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
+        let slots = Slots::new(spec.bytes, spec.slots, spec.threads);
+        let all = Access::all();
+        let source = near.register(&slots.memory(), all).map_err(broke)?;
+        let target = far.register(&slots.memory(), all).map_err(broke)?;
+        let signal = far.register(&Memory::zeroed(64), all).map_err(broke)?;
+        fill(&source.memory, ctx.seed());
+        let drive = if stepped && spec.virtual_time {
+            Drive::Stepped
+        } else {
+            Drive::Threads { cpus: cpus.workers.clone() }
+        };
+        let channel = ChannelAttr {
+            local: source.clone(),
+            remote: target.clone(),
+            signal: Some((signal.clone(), 0)),
+        };
+        let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
+        let proxy = connect(&near, far.as_ref(), &spec, &slots, channel, drive, deadline)?;
+        Ok(Bench {
+            fabric,
+            near,
+            far,
+            source,
+            target,
+            signal,
+            proxy,
+            spec,
+            slots,
+            clock: host::Clock::host(),
+            cpus,
+            signals: 0,
+            wrong: 0,
+        })
+    }
+
+    /// One operation at a time and thread, until the point has been sampled enough: enqueue times, and times
+    /// with completion.
+    pub fn enqueue(
+        &mut self,
+        ctx: &RunContext,
+        op: ProxyOp,
+    ) -> Result<(Vec<Micros>, Vec<Micros>), PointError> {
+        let (mut enqueue, mut total) = (Vec::new(), Vec::new());
+        let mut sampling = ctx.sampling();
+        let threads = u64::from(self.spec.threads);
+        self.launch_enqueue(
+            ctx,
+            op,
+            ctx.warmup().clamp(1, self.slots.slots),
+            &mut Vec::new(),
+            &mut Vec::new(),
+        )?;
+        loop {
+            let ops = sampling.next(self.slots.slots * threads, "completions")?;
+            if ops == 0 {
+                return Ok((enqueue, total));
+            }
+            self.launch_enqueue(ctx, op, ops.div_ceil(threads), &mut enqueue, &mut total)?;
+        }
+    }
+
+    fn launch_enqueue(
+        &mut self,
+        ctx: &RunContext,
+        op: ProxyOp,
+        ops: u64,
+        enqueue: &mut Vec<Micros>,
+        total: &mut Vec<Micros>,
+    ) -> Result<(), PointError> {
+        let threads = self.spec.threads as usize;
+        let mut ticks = [vec![0u64; ops as usize * threads], vec![0u64; ops as usize * threads]];
+        let mut failure = vec![0u64; threads];
+        match op {
+            ProxyOp::Get => {
+                self.slots.clear(&self.source);
+                self.slots.mark(&self.target, 0, 1, SETTLE + ops);
+            }
+            _ => self.slots.clear(&self.target),
+        }
+        let [issue, done] = &mut ticks;
+        let args = EnqueueArgs {
+            ring: self.proxy.views().as_ptr(),
+            rings: self.spec.rings,
+            threads: self.spec.threads,
+            channel: 0,
+            bytes: self.spec.bytes,
+            slots: self.slots.slots,
+            stride: self.slots.stride,
+            warmup: SETTLE,
+            samples: ops,
+            local: self.source.address,
+            enqueue: issue.as_mut_ptr(),
+            total: done.as_mut_ptr(),
+            failure: failure.as_mut_ptr(),
+        };
+        self.launch(ProxyKernel::Enqueue(op, &args), &failure)?;
+        let hertz = self.clock.ticks_per_us * 1e6;
+        enqueue.extend(ticks[0].iter().map(|t| Micros::from_ticks(*t, hertz)));
+        total.extend(ticks[1].iter().map(|t| Micros::from_ticks(*t, hertz)));
+        if ctx.check() {
+            let all = (SETTLE + ops) * threads as u64;
+            match op {
+                ProxyOp::FetchAdd => {
+                    let seen = self.target.memory.word(0).load(Ordering::Acquire);
+                    self.wrong += all.abs_diff(seen);
+                }
+                ProxyOp::Get => {
+                    self.wrong += self.slots.wrong(&self.source, &self.target, 0, 1, SETTLE + ops);
+                }
+                _ => self.check_slots(SETTLE + ops),
+            }
+            if op == ProxyOp::PutSignal {
+                let expected = self.signals + all;
+                self.signals = self.signal.memory.word(0).load(Ordering::Acquire);
+                self.wrong += expected.abs_diff(self.signals);
+            }
+        }
+        Ok(())
+    }
+
+    /// Many puts; one sample a launch.
+    pub fn rate(&mut self, ctx: &RunContext) -> Result<(Vec<MMsgs>, Vec<GBs>), PointError> {
+        let threads = u64::from(self.spec.threads);
+        let (ops, time) = self.launch_rate(ctx, (ctx.warmup().clamp(1, 4096) / threads).max(1))?;
+        let per_second = ops as f64 / time.as_secs_f64().max(1e-9);
+        let most = ((per_second * LAUNCH.as_secs_f64()) as u64).clamp(64 * threads, 1 << 24);
+        let (mut rates, mut bandwidths) = (Vec::new(), Vec::new());
+        let mut sampling = ctx.sampling();
+        loop {
+            let ops = sampling.next(most, "completions")?;
+            if ops == 0 {
+                return Ok((rates, bandwidths));
+            }
+            let (ops, time) = self.launch_rate(ctx, ops.div_ceil(threads))?;
+            rates.push(MMsgs::over(ops, time));
+            bandwidths.push(GBs::over(ops * u64::from(self.spec.bytes), time));
+        }
+    }
+
+    fn launch_rate(&mut self, ctx: &RunContext, ops: u64) -> Result<(u64, Duration), PointError> {
+        let threads = self.spec.threads as usize;
+        let (mut start, mut end, mut failure) =
+            (vec![0u64; threads], vec![0u64; threads], vec![0u64; threads]);
+        self.slots.clear(&self.target);
+        let args = ProxyRateArgs {
+            ring: self.proxy.views().as_ptr(),
+            rings: self.spec.rings,
+            threads: self.spec.threads,
+            channels: 1,
+            bytes: self.spec.bytes,
+            ops,
+            warmup: 0,
+            window: WINDOW,
+            slots: self.slots.slots,
+            stride: self.slots.stride,
+            local: self.source.address,
+            start: start.as_mut_ptr(),
+            end: end.as_mut_ptr(),
+            failure: failure.as_mut_ptr(),
+        };
+        let before = self.proxy.counters().completed;
+        let began = self.fabric.engine().now();
+        self.launch(ProxyKernel::Rate(&args), &failure)?;
+        let ended = self.fabric.engine().now();
+        let all = ops * threads as u64;
+        if ctx.check() {
+            let done = self.proxy.counters().completed - before;
+            self.wrong += all.abs_diff(done);
+            self.check_slots(ops);
+        }
+        let time = if self.spec.virtual_time {
+            Duration::from_nanos(ended - began)
+        } else {
+            let begin = start.iter().min().copied().unwrap_or(0);
+            let end = end.iter().max().copied().unwrap_or(0);
+            Duration::from_secs_f64(
+                end.saturating_sub(begin) as f64 / (self.clock.ticks_per_us * 1e6),
+            )
+        };
+        Ok((all, time))
+    }
+
+    fn check_slots(&mut self, ops: u64) {
+        self.wrong += (0..u64::from(self.spec.threads))
+            .map(|thread| self.slots.wrong(&self.target, &self.source, thread, 1, ops))
+            .sum::<u64>();
+    }
+
+    fn launch(&self, kernel: ProxyKernel<'_>, failures: &[u64]) -> Result<(), PointError> {
+        let relax = self.proxy.relax();
+        // SAFETY: views and regions live as long as the bench, sample buffers as long as the caller's frame, and
+        // both have the sizes that the arguments say.
+        unsafe {
+            device::proxy::launch(&self.spec.choice, kernel, &self.cpus.submitters, Some(&relax))
+        }
+        .map_err(launch_error)?;
+        failures.iter().try_for_each(|word| self.proxy.check(*word).map_err(broke))
+    }
+
+    /// What every measurement of this bench has in common.
+    ///
+    /// # Errors
+    /// The NIC saw something done wrong.
+    pub fn finish(
+        &self,
+        ctx: &RunContext,
+        measurement: Measurement,
+    ) -> Result<Measurement, PointError> {
+        let mut measurement = measurement.clock(clock_of(&self.clock, self.spec.virtual_time));
+        if ctx.check() {
+            measurement = measurement.checked(self.wrong);
+        }
+        let findings =
+            [self.near.findings().map_err(broke)?, self.far.findings().map_err(broke)?].concat();
+        if let Some(first) = findings.first() {
+            return Err(PointError::failed(format!(
+                "the NIC reports {} findings, first: {first}",
+                findings.len()
+            )));
+        }
+        let counters = self.proxy.counters();
+        Ok(measurement
+            .detail("producers", self.spec.choice.producers.name())
+            .detail("progress", self.spec.choice.progress.name())
+            .detail("requests_a_chain", ratio(counters.requests, counters.chains))
+            .detail("nic_profile", self.fabric.profile().name))
+    }
+}
+
+/// Puts of one ring that may be outstanding in a rate.
+const WINDOW: u64 = 256;
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { (100.0 * a as f64 / b as f64).round() / 100.0 }
+}
+
+fn launch_error(error: LaunchError) -> PointError {
+    match error {
+        LaunchError::NotBuilt { .. } | LaunchError::ProxyNotBuilt { .. } => {
+            PointError::not_run(error.to_string())
+        }
+        other => broke(other),
+    }
+}
+
+fn connect(
+    near: &Arc<SoftNic>,
+    far: &dyn rdma::Nic,
+    spec: &Spec,
+    slots: &Slots,
+    channel: ChannelAttr,
+    drive: Drive,
+    deadline: Duration,
+) -> Result<Proxy, PointError> {
+    // A counter can only ask for what the worker knows: one request a slot, in the kernel's order.
+    let requests = if spec.choice.handoff == Handoff::MappedCounter {
+        (0..slots.slots)
+            .map(|slot| Descriptor {
+                op: ProxyOp::Put,
+                channel: 0,
+                size: u64::from(spec.bytes),
+                source: slot * slots.stride,
+                destination: slot * slots.stride,
+            })
+            .collect()
+    } else {
+        Vec::new()
+    };
+    let attr = ProxyAttr {
+        choice: spec.choice,
+        rings: spec.rings,
+        workers: spec.workers,
+        chain: spec.chain,
+        signal_every: spec.signal_every,
+        channels: vec![channel],
+        requests,
+        drive,
+        deadline,
+        ..ProxyAttr::default()
+    };
+    Proxy::connect(Arc::clone(near) as Arc<dyn rdma::Nic>, far, &attr).map_err(
+        |error| match error {
+            // What the axes ask for doesn't go together.
+            mini_proxy::ProxyError::IdleWorkers { .. }
+            | mini_proxy::ProxyError::Chain { .. }
+            | mini_proxy::ProxyError::SignalEvery { .. } => PointError::not_run(error.to_string()),
+            other => broke(other),
+        },
+    )
+}
+
+/// Enqueue and completion times of one kind of operation.
+pub(super) fn enqueue_and_completion(
+    ctx: &mut RunContext,
+    point: &Point,
+    spec: Spec,
+    op: ProxyOp,
+) -> Result<Vec<Measurement>, PointError> {
+    let mut bench = Bench::new(ctx, point, spec)?;
+    let (enqueue, total) = bench.enqueue(ctx, op)?;
+    Ok(vec![
+        bench.finish(ctx, Measurement::enqueue(enqueue))?,
+        bench.finish(ctx, Measurement::put_completion(total))?,
+    ])
+}
+
+/// An 8-byte put and the remote thread's put in reply, each through its own side's proxy.
+pub(super) fn round_trip(
+    ctx: &mut RunContext,
+    point: &Point,
+    choice: ProxyChoice,
+) -> Result<Measurement, PointError> {
+    let mut spec = Spec { slots: 1, threads: 2, ..Spec::one(choice, 8) };
+    let mut bench = Bench::new(ctx, point, spec.clone())?;
+    spec.threads = 1;
+    // Each side's value leaves from the first 8 bytes of its region and arrives in a word of the other's.
+    let (far_out, near_in) = (
+        bench.far.register(&Memory::zeroed(64), Access::all()).map_err(broke)?,
+        bench.near.register(&Memory::zeroed(64), Access::all()).map_err(broke)?,
+    );
+    let channel = ChannelAttr { local: far_out.clone(), remote: near_in.clone(), signal: None };
+    let slots = Slots::new(8, 1, 1);
+    let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
+    let drive = Drive::Threads { cpus: bench.cpus.workers.clone() };
+    let back = connect(&bench.far, bench.near.as_ref(), &spec, &slots, channel, drive, deadline)?;
+    let rings = [bench.proxy.views()[0], back.views()[0]];
+    let hertz = bench.clock.ticks_per_us * 1e6;
+    let mut samples = Vec::new();
+    let mut sampling = ctx.sampling();
+    bench.wrong = 0;
+    loop {
+        let ops = sampling.next(256, "replies")?;
+        if ops == 0 {
+            break;
+        }
+        near_in.memory.word(0).store(0, Ordering::Relaxed);
+        bench.target.memory.word(0).store(0, Ordering::Relaxed);
+        let (mut ticks, mut failure) = (vec![0u64; ops as usize], [0u64; 2]);
+        let args = ProxyRoundTripArgs {
+            ring: rings.as_ptr(),
+            outbox: [bench.source.address as *mut u64, far_out.address as *mut u64],
+            inbox: [near_in.address as *mut u64, bench.target.address as *mut u64],
+            warmup: SETTLE,
+            samples: ops,
+            deadline: rings[0].deadline,
+            ticks: ticks.as_mut_ptr(),
+            failure: failure.as_mut_ptr(),
+        };
+        let relax = Proxy::relax_all([&bench.proxy, &back]);
+        // SAFETY: rings, regions and sample buffers outlive the launch and have the sizes that are said.
+        unsafe {
+            device::proxy::launch(
+                &choice,
+                ProxyKernel::RoundTrip(&args),
+                &bench.cpus.submitters,
+                Some(&relax),
+            )
+        }
+        .map_err(launch_error)?;
+        bench.proxy.check(failure[0]).map_err(broke)?;
+        back.check(failure[1]).map_err(broke)?;
+        samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+    }
+    // Each side checks that every value that arrives is the next one: wrong data would have failed above.
+    bench.finish(ctx, Measurement::round_trip(samples))
+}
