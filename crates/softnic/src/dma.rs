@@ -206,6 +206,29 @@ impl Blocks<'_> {
     }
 }
 
+/// Mapped memory as words.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<'a> {
+    /// Aligned to words; `last + 8` bytes lie inside of the buffer.
+    base: NonNull<u8>,
+    last: usize,
+    _memory: PhantomData<&'a DmaBuf>,
+}
+
+impl Words<'_> {
+    /// Stores a word (relaxed). False if it isn't aligned, or not inside.
+    #[inline(always)]
+    pub(crate) fn store(&self, offset: u64, word: u64) -> bool {
+        let is_word = offset <= self.last as u64 && offset.is_multiple_of(8);
+        if is_word {
+            // SAFETY: inside of the buffer and aligned, by the fields' invariant; alive as long as the buffer.
+            unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast()) }
+                .store(word, Ordering::Relaxed);
+        }
+        is_word
+    }
+}
+
 impl fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -344,6 +367,16 @@ impl DmaBuf {
         let Kind::Mapped { base, len, .. } = &self.kind else { return None };
         let fits = mask < (*len as u64) / 64 && base.addr().get().is_multiple_of(8);
         fits.then_some(Blocks { base: base.cast(), mask: mask as usize, _memory: PhantomData })
+    }
+
+    /// The first `len` bytes as words, if they are mapped and aligned.
+    #[inline]
+    pub(crate) fn words(&self, len: u64) -> Option<Words<'_>> {
+        let Kind::Mapped { base, len: size, .. } = &self.kind else { return None };
+        let fits = len <= *size as u64 && base.addr().get().is_multiple_of(8);
+        // The last word begins at or before.
+        let last = (len as usize).checked_sub(8)?;
+        fits.then_some(Words { base: *base, last, _memory: PhantomData })
     }
 
     /// Asks for the cache line at `offset` without waiting for it.

@@ -7,13 +7,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::packet::Header;
+use crate::packet::{Header, Line};
 use crate::profile::Profile;
 
 const HEADER: usize = size_of::<Header>();
-const LINE: usize = 64;
-/// Bytes of payload that fit into the header's line.
-const BESIDE: u32 = (LINE - HEADER) as u32;
+pub(crate) const LINE: usize = size_of::<Line>();
 /// `Header::size` of a record that only fills the ring's end.
 const PAD: u32 = u32::MAX;
 
@@ -22,7 +20,7 @@ struct Counter(AtomicU64);
 
 /// One line of a lane's memory; who may touch it is decided by the ring's two counters.
 #[repr(C, align(64))]
-struct Cell(UnsafeCell<[u64; LINE / 8]>);
+struct Cell(UnsafeCell<Line>);
 
 struct Ring {
     lines: Box<[Cell]>,
@@ -86,7 +84,7 @@ pub(crate) struct Receiver {
 
 fn lane(log_bytes: u32) -> (Sender, Receiver) {
     let lines: Box<[Cell]> =
-        (0..(1usize << log_bytes) / LINE).map(|_| Cell(UnsafeCell::new([0; LINE / 8]))).collect();
+        (0..(1usize << log_bytes) / LINE).map(|_| Cell(UnsafeCell::new([0; 8]))).collect();
     let (head, tail) = (Counter(AtomicU64::new(0)), Counter(AtomicU64::new(0)));
     let ring = Arc::new(Ring { lines, head, tail });
     let (sends, receives) = (View::of(&ring), View::of(&ring));
@@ -145,32 +143,25 @@ impl Sender {
         }
     }
 
-    /// As [`push`](Self::push), with a payload of at most 32 bytes that is at hand. False when the lane is full.
-    #[inline(always)]
-    pub(crate) fn push_small(&mut self, mut header: Header, len: u32, payload: &[u64; 4]) -> bool {
-        header.len = len.min(32);
-        if header.len <= BESIDE {
-            header.size = LINE as u32;
-            if !self.fits(LINE as u64) {
-                return false;
-            }
-            let at = self.view.at(self.tail);
-            self.tail += LINE as u64;
-            // SAFETY: a line, aligned, that belongs to the producer until `publish`.
-            unsafe {
-                at.cast::<Header>().write(header);
-                at.add(HEADER).cast::<u64>().write(payload[0]);
-            }
-            return true;
+    /// The free lines, at most `most`, up to the ring's end: for records of one line each.
+    #[inline]
+    pub(crate) fn room(&mut self, most: usize) -> &mut [Line] {
+        let wanted = (most as u64).saturating_mul(LINE as u64).min(self.view.to_end(self.tail));
+        if !self.fits(wanted) {
+            self.head = self.ring.head.0.load(Ordering::Acquire);
         }
-        header.size = 2 * LINE as u32;
-        let Some(at) = self.reserve(2 * LINE as u64) else { return false };
-        // SAFETY: two lines, aligned, that belong to the producer until `publish`.
+        let free = wanted.min(self.view.capacity() - (self.tail - self.head));
+        // SAFETY: lines that belong to the producer until `publish`, initialised from the start.
         unsafe {
-            at.cast::<Header>().write(header);
-            at.add(HEADER).cast::<[u64; 4]>().write(*payload);
+            let at = self.view.at(self.tail).cast::<Line>();
+            std::slice::from_raw_parts_mut(at, free as usize / LINE)
         }
-        true
+    }
+
+    /// Takes the first `lines` of [`room`](Self::room), which hold records now.
+    #[inline]
+    pub(crate) fn pushed(&mut self, lines: usize) {
+        self.tail += (lines * LINE) as u64;
     }
 
     /// Starts again at the lane's beginning if it is empty and well advanced, so that light traffic stays in a
@@ -230,6 +221,28 @@ impl Receiver {
                 unsafe { std::slice::from_raw_parts(at.add(HEADER), header.len as usize) };
             return Some((header, payload));
         }
+    }
+
+    /// The lines from the oldest record up to the ring's end. Lines behind a record's first may be its
+    /// payload: only a reader that knows each record to be of one line may go on to the next.
+    #[inline]
+    pub(crate) fn lines(&mut self) -> &[Line] {
+        if self.head == self.tail {
+            self.tail = self.ring.tail.0.load(Ordering::Acquire);
+        }
+        let bytes = (self.tail - self.head).min(self.view.to_end(self.head));
+        // SAFETY: bytes in [head, tail) belong to the consumer until `release`; lines are initialised from the
+        // start.
+        unsafe {
+            let at = self.view.at(self.head).cast::<Line>();
+            std::slice::from_raw_parts(at, bytes as usize / LINE)
+        }
+    }
+
+    /// Done with the first `lines` of [`lines`](Self::lines).
+    #[inline]
+    pub(crate) fn took(&mut self, lines: usize) {
+        self.head += (lines * LINE) as u64;
     }
 
     /// Done with the record that `peek` showed.

@@ -4,7 +4,7 @@
 //! carries its own address, so that a go-back-N restart in the middle of a message needs no state.
 
 /// Request and response headers alike.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, zerocopy::IntoBytes)]
 #[repr(C)]
 pub(crate) struct Header {
     /// Bytes of the whole record, a multiple of 8.
@@ -36,6 +36,24 @@ pub(crate) struct Header {
     pub generation: u32,
     /// When it arrives; 0 for at once.
     pub deliver_at: u64,
+}
+
+/// Two halves that lie one behind the other in memory, as one word.
+#[inline(always)]
+pub(crate) const fn pair(first: u32, second: u32) -> u64 {
+    let (a, b) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
+}
+
+/// A record of one line: the header's words, and the only one of the payload.
+pub(crate) type Line = [u64; 8];
+
+impl Header {
+    /// As the words of its record.
+    #[inline(always)]
+    pub(crate) fn words(self) -> [u64; 7] {
+        zerocopy::transmute!(self)
+    }
 }
 
 /// Kinds of packet.
@@ -75,4 +93,19 @@ pub(crate) const fn extend(near: u64, psn: u32) -> u64 {
 /// The low 24 bits.
 pub(crate) const fn low(psn: u64) -> u32 {
     psn as u32 & 0xff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_headers_words_are_where_runs_of_lines_expect_them() {
+        let header = Header { size: 1, len: 2, src: 3, psn: 4, va: 5, ..Header::default() };
+        let header = Header { rkey: 6, total: 7, deliver_at: 8, ..header };
+        let words = header.words();
+        assert_eq!([words[0], words[2], words[4]], [pair(1, 2), pair(3, 4), pair(6, 7)]);
+        assert_eq!([words[3], words[6]], [5, 8]);
+        assert_eq!(pair(3, 4) + pair(0, 1), pair(3, 5));
+    }
 }

@@ -4,12 +4,13 @@
 //! left to the general path, which finds out what is wrong with it.
 
 use wire::wqe::{CtrlFlags, INLINE, Opcode};
+use zerocopy::IntoBytes;
 
 use crate::config::Nanos;
 use crate::dma::Blocks;
-use crate::link::{LinkEnd, Receiver};
+use crate::link::{LINE, LinkEnd, Receiver, Sender};
 use crate::mr::{Access, Region, Regions};
-use crate::packet::{Header, flag, low, op};
+use crate::packet::{Header, Line, flag, low, op, pair};
 use crate::qp::{Qp, Sent, SentKind};
 use crate::requester::{Context, PSN_WINDOW};
 
@@ -42,16 +43,17 @@ const fn high(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
+/// A control segment's first two words without the number of segments: opmod 0, the slot's own index,
+/// RDMA_WRITE, this QP.
+const fn first_word(index: u64, qpn: u32) -> u64 {
+    (index & 0xffff) << 40 | (Opcode::RdmaWrite as u64) << 32 | (qpn as u64) << 8
+}
+
 /// Reads block `index`, each word once and no more than the WQE has.
-#[inline(always)]
 fn recognise(ring: &Blocks<'_>, index: u64, qpn: u32) -> Option<Small> {
     let word = |i: usize| u64::from_be(ring.word(index, i));
-    // opmod 0, the slot's own index, RDMA_WRITE, this QP.
-    let expected = u64::from(index as u16) << 40
-        | u64::from(Opcode::RdmaWrite as u8) << 32
-        | u64::from(qpn) << 8;
     // What is left of the first words must be the number of segments.
-    let ds = word(0) ^ expected;
+    let ds = word(0) ^ first_word(index, qpn);
     let flags = high(word(1)) as u8;
     if ds != 3 && ds != 4 || flags & !CtrlFlags::CQ_UPDATE.0 != 0 {
         return None;
@@ -83,21 +85,103 @@ fn recognise(ring: &Blocks<'_>, index: u64, qpn: u32) -> Option<Small> {
 }
 
 /// Reads `len` bytes, at most [`MOST`].
-#[inline]
 fn read(region: &Region, addr: u64, len: u32) -> Option<[u64; 4]> {
     let at = region.offset(addr, u64::from(len))?;
     let mut payload = [0; 4];
     if len == 8 {
         payload[0] = u64::from_ne_bytes(region.memory.load_u64(at).ok()?);
     } else {
-        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut payload).get_mut(..len as usize)?;
+        let bytes = payload.as_mut_bytes().get_mut(..len as usize)?;
         region.memory.read(at, bytes).ok()?;
     }
     Some(payload)
 }
 
+/// What was sent of a run.
+struct Part {
+    wqes: usize,
+    /// Bytes of the last.
+    len: u32,
+    /// The last wants a completion, which ends the run.
+    signalled: bool,
+}
+
+/// What all packets of a run have in common.
+struct Template {
+    header: Header,
+    qpn: u32,
+    /// The last block that is announced.
+    newest: u64,
+}
+
+/// Sends writes of at most 8 inline bytes from block `index` on, into `room`, up to one that is anything else
+/// or wants a completion.
+#[inline(never)]
+fn send_words(ring: Blocks<'_>, index: u64, psn: u64, like: &Template, room: &mut [Line]) -> Part {
+    let [_, common, mut sequence, .., rest, at] = Header { psn: low(psn), ..like.header }.words();
+    // Up to where the 16-bit index or the 24-bit sequence number wraps.
+    let most = (0x1_0000 - (index & 0xffff)).min(0x100_0000 - u64::from(low(psn)));
+    let mut expected = first_word(index, like.qpn) | 3;
+    let mut part = Part { wqes: 0, len: 0, signalled: false };
+    for (line, index) in room.iter_mut().zip(index..index + most) {
+        ring.prefetch((index + AHEAD).min(like.newest));
+        let flags = high(u64::from_be(ring.word(index, 1))) as u8;
+        let (fourth, fifth) = (ring.word(index, 4), ring.word(index, 5));
+        let len = high(u64::from_be(fourth)) ^ INLINE;
+        if u64::from_be(ring.word(index, 0)) != expected
+            || flags & !CtrlFlags::CQ_UPDATE.0 != 0
+            || len > 8
+        {
+            break;
+        }
+        // The bytes begin in the middle of a word.
+        let payload = (u64::from_le(fourth) >> 32 | u64::from_le(fifth) << 32).to_le();
+        let rkey = high(u64::from_be(ring.word(index, 3)));
+        let raddr = u64::from_be(ring.word(index, 2));
+        let (size, key) = (pair(LINE as u32, len), pair(rkey, len));
+        *line = [size, common, sequence, raddr, key, rest, at, payload];
+        expected += 1 << 40;
+        sequence = sequence.wrapping_add(pair(0, 1));
+        part.wqes += 1;
+        part.len = len;
+        if flags != 0 {
+            part.signalled = true;
+            break;
+        }
+    }
+    part
+}
+
+/// Sends one small write, if it is sound and there is room.
+#[inline(never)]
+fn send_one(
+    ring: Blocks<'_>,
+    index: u64,
+    psn: u64,
+    like: &Template,
+    lane: &mut Sender,
+    (pd, mrs): (u32, &Regions),
+) -> Option<Part> {
+    let small = recognise(&ring, index, like.qpn)?;
+    let payload = match small.source {
+        Source::Inline(payload) => payload,
+        Source::Local { lkey, addr } => {
+            read(mrs.local_region(pd, lkey, Access::empty()).ok()?, addr, small.len)?
+        }
+    };
+    let header = Header {
+        psn: low(psn),
+        va: small.raddr,
+        rkey: small.rkey,
+        total: small.len,
+        ..like.header
+    };
+    let bytes = payload.as_bytes().get(..small.len as usize)?;
+    lane.push(header, bytes.len())?.copy_from_slice(bytes);
+    Some(Part { wqes: 1, len: small.len, signalled: small.signalled })
+}
+
 /// Sends small writes from the head of the queue as long as there are some. Gives their number.
-#[inline]
 pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u32) -> u32 {
     let sq = &mut qp.sq;
     if sq.cursor != sq.tail || sq.stopped || sq.held || !sq.times.is_empty() {
@@ -109,7 +193,7 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
     if most == 0 || sq.next_psn + most - sq.acked > PSN_WINDOW {
         return 0;
     }
-    let template = Header {
+    let header = Header {
         src_nic: cx.nic,
         dst: qp.remote_qpn,
         src: qp.qpn,
@@ -117,62 +201,35 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
         flags: flag::FIRST | flag::LAST,
         ..Header::default()
     };
-    let (head, tail, psn, qpn) = (sq.head, sq.tail, sq.next_psn, qp.qpn);
-    let newest = sq.producer - 1;
-    let places = sq.sent.len() - 1;
-    let mut note = |first: u64, behind: u64, len: u32, signalled: bool| {
-        if let Some(sent) = sq.sent.get_mut((tail + first) as usize & places) {
+    let like = Template { header, qpn: qp.qpn, newest: sq.producer - 1 };
+    let lane = &mut link.tx_requests;
+    let mut n = 0;
+    while n < most {
+        let (index, psn) = (sq.head + n, sq.next_psn + n);
+        let mut part = send_words(ring, index, psn, &like, lane.room((most - n) as usize));
+        if part.wqes > 0 {
+            lane.pushed(part.wqes);
+        } else {
+            match send_one(ring, index, psn, &like, lane, (qp.pd, cx.mrs)) {
+                Some(one) => part = one,
+                None => break,
+            }
+        }
+        let places = sq.sent.len() - 1;
+        if let Some(sent) = sq.sent.get_mut((sq.tail + n) as usize & places) {
             *sent = Sent {
-                index: head + first,
-                psn: psn + first,
-                packets: (behind - first) as u32,
-                len,
+                index,
+                psn,
+                packets: part.wqes as u32,
+                len: part.len,
                 opcode: Opcode::RdmaWrite as u8,
                 blocks: 1,
                 kind: SentKind::Run,
-                signalled,
+                signalled: part.signalled,
                 ..Sent::default()
             };
         }
-    };
-    let mut known: Option<(u32, &Region)> = None;
-    let (mut n, mut first, mut len) = (0, 0, 0);
-    while n < most {
-        let index = head + n;
-        ring.prefetch((index + AHEAD).min(newest));
-        let Some(small) = recognise(&ring, index, qpn) else { break };
-        let payload = match small.source {
-            Source::Inline(payload) => payload,
-            Source::Local { lkey, addr } => {
-                let region = match known {
-                    Some((key, region)) if key == lkey => Some(region),
-                    _ => cx.mrs.local_region(qp.pd, lkey, Access::empty()).ok(),
-                };
-                let Some(region) = region else { break };
-                known = Some((lkey, region));
-                let Some(payload) = read(region, addr, small.len) else { break };
-                payload
-            }
-        };
-        let header = Header {
-            psn: low(psn + n),
-            va: small.raddr,
-            rkey: small.rkey,
-            total: small.len,
-            ..template
-        };
-        if !link.tx_requests.push_small(header, small.len, &payload) {
-            break;
-        }
-        n += 1;
-        len = small.len;
-        if small.signalled {
-            note(first, n, len, true);
-            first = n;
-        }
-    }
-    if first < n {
-        note(first, n, len, false);
+        n += part.wqes as u64;
     }
     if n > 0 {
         sq.head += n;
@@ -185,8 +242,36 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
     n as u32
 }
 
+/// Executes writes of a word to `region` that are like the first of `lines`, whose header is known to be sound
+/// but for its address. Gives their number.
+#[inline(never)]
+fn take_words(lines: &[Line], now: Nanos, region: &Region) -> usize {
+    let (Some(&[size, common, mut sequence, _, key, ..]), Some(words)) =
+        (lines.first(), region.memory.words(region.length))
+    else {
+        return 0;
+    };
+    let mut n = 0;
+    for line in lines {
+        let &[its_size, its_common, its_sequence, va, its_key, _, at, payload] = line;
+        if its_size != size
+            || its_common != common
+            || its_sequence != sequence
+            || its_key != key
+            || at > now
+            || va < region.iova
+            || !words.store(va - region.iova, payload)
+        {
+            break;
+        }
+        // Where the 24-bit number wraps the next doesn't match, and begins another run.
+        sequence = sequence.wrapping_add(pair(0, 1));
+        n += 1;
+    }
+    n
+}
+
 /// Executes small writes for `qp` from the lane as long as they are in sequence and allowed. Gives their number.
-#[inline]
 pub(crate) fn take(
     qp: &mut Qp,
     lane: &mut Receiver,
@@ -198,31 +283,34 @@ pub(crate) fn take(
     if !qp.access.contains(Access::REMOTE_WRITE) || r.receiving.is_some() || r.nak.is_some() {
         return 0;
     }
-    let (qpn, remote_qpn, remote_nic, expected) =
-        (qp.qpn, qp.remote_qpn, qp.remote_nic, r.expected);
     let mut n = 0;
-    let mut known: Option<(u32, &Region)> = None;
     while n < budget {
-        let Some((header, payload)) = lane.peek() else { break };
+        let Some((header, _)) = lane.peek() else { break };
         if header.op != op::WRITE
             || header.flags != flag::FIRST | flag::LAST
-            || header.src_nic != remote_nic
-            || header.dst != qpn
-            || header.src != remote_qpn
-            || header.psn != low(expected + u64::from(n))
+            || header.src_nic != qp.remote_nic
+            || header.dst != qp.qpn
+            || header.src != qp.remote_qpn
+            || header.psn != low(r.expected + u64::from(n))
             || header.total != header.len
             || header.total == 0
             || header.deliver_at > now
         {
             break;
         }
-        let region = match known {
-            Some((rkey, region)) if rkey == header.rkey => Some(region),
-            _ => mrs.remote_region(qp.pd, header.rkey, Access::REMOTE_WRITE).ok(),
-        };
-        let Some(region) = region else { break };
-        known = Some((header.rkey, region));
+        let Ok(region) = mrs.remote_region(qp.pd, header.rkey, Access::REMOTE_WRITE) else { break };
         let Some(offset) = region.offset(header.va, u64::from(header.len)) else { break };
+        if header.len == 8 {
+            let lines = lane.lines();
+            let most = lines.len().min((budget - n) as usize);
+            let words = take_words(&lines[..most], now, region);
+            if words > 0 {
+                lane.took(words);
+                n += words as u32;
+                continue;
+            }
+        }
+        let Some((_, payload)) = lane.peek() else { break };
         // Bounds were checked against the region, which is no longer than its memory.
         let _ = region.memory.write(offset, payload);
         lane.pop();
