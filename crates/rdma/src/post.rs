@@ -4,12 +4,13 @@
 //! *record before doorbell* are release stores, *completion before use* is an acquire load.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use wire::cqe::Syndrome;
 use wire::doorbell::{Doorbell, RECORD_CQ_CONSUMER, RECORD_SEND, UAR_SEND, record};
-use wire::wqe::{Atomic, Ctrl, CtrlFlags, Data, INLINE, Opcode, Raddr, WQEBB};
-use zerocopy::{Immutable, IntoBytes};
+use wire::wqe::{Atomic, Ctrl, CtrlFlags, Data, Opcode, Raddr, WQEBB, inline_header};
+use zerocopy::IntoBytes;
 
 use crate::{CqKind, Error, QueuePair, Transport};
 
@@ -180,6 +181,85 @@ pub trait SendQueue: Send {
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 }
 
+/// A request's WQE as it stands in memory: one basic block, zeros behind its segments.
+fn encode(wr: &SendWr, block: u64, qpn: u32) -> Result<[u64; WQEBB / 8], BadWr> {
+    let mut flags = CtrlFlags::NONE;
+    if wr.signaled {
+        flags = flags.with(CtrlFlags::CQ_UPDATE);
+    }
+    if wr.fence {
+        flags = flags.with(CtrlFlags::FENCE);
+    }
+    let control =
+        |op, ds, imm| -> Words { zerocopy::transmute!(Ctrl::new(op, block, qpn, ds, flags, imm)) };
+    const NONE: Words = [0; 2];
+    let segments = match wr.op {
+        SendOp::Nop => [control(Opcode::Nop, 1, 0), NONE, NONE, NONE],
+        SendOp::Write(sge, remote) => {
+            [control(Opcode::RdmaWrite, 3, 0), raddr(remote), data(sge)?, NONE]
+        }
+        SendOp::WriteImm(sge, remote, imm) => {
+            [control(Opcode::RdmaWriteImm, 3, imm), raddr(remote), data(sge)?, NONE]
+        }
+        SendOp::Read(sge, remote) => {
+            [control(Opcode::RdmaRead, 3, 0), raddr(remote), data(sge)?, NONE]
+        }
+        SendOp::WriteInline(bytes, length, remote) => {
+            let (length, max) = (u32::from(length), INLINE_MAX as u32);
+            if length == 0 || length > max {
+                return Err(BadWr::Length { bytes: length, max });
+            }
+            let mut room = [0u8; 32];
+            let (header, body) = room.split_at_mut(4);
+            header.copy_from_slice(inline_header(length).as_bytes());
+            body[..length as usize].copy_from_slice(&bytes[..length as usize]);
+            let [first, second]: [Words; 2] = zerocopy::transmute!(room);
+            let ds = 2 + wire::wqe::inline_segments(length) as u8;
+            [control(Opcode::RdmaWrite, ds, 0), raddr(remote), first, second]
+        }
+        SendOp::FetchAdd(add, remote, sge) => {
+            atomic_result(remote, sge)?;
+            let operands = Atomic { swap_add: add.into(), compare: 0.into() };
+            let operands = zerocopy::transmute!(operands);
+            [control(Opcode::AtomicFa, 4, 0), raddr(remote), operands, data(sge)?]
+        }
+        SendOp::CompareSwap(compare, swap, remote, sge) => {
+            atomic_result(remote, sge)?;
+            let operands = Atomic { swap_add: swap.into(), compare: compare.into() };
+            let operands = zerocopy::transmute!(operands);
+            [control(Opcode::AtomicCs, 4, 0), raddr(remote), operands, data(sge)?]
+        }
+        SendOp::Send(sge) => [control(Opcode::Send, 2, 0), data(sge)?, NONE, NONE],
+        SendOp::SendImm(sge, imm) => [control(Opcode::SendImm, 2, imm), data(sge)?, NONE, NONE],
+    };
+    Ok(zerocopy::transmute!(segments))
+}
+
+/// A segment in memory order.
+type Words = [u64; 2];
+
+fn raddr(remote: RemoteAddr) -> Words {
+    zerocopy::transmute!(Raddr::new(remote.address, remote.rkey))
+}
+
+fn data(sge: Sge) -> Result<Words, BadWr> {
+    // A byte count of 0 would be read as 2^31.
+    if sge.bytes == 0 || sge.bytes > MESSAGE_MAX {
+        return Err(BadWr::Length { bytes: sge.bytes, max: MESSAGE_MAX });
+    }
+    Ok(zerocopy::transmute!(Data::new(sge.address, sge.bytes, sge.lkey)))
+}
+
+fn atomic_result(remote: RemoteAddr, result: Sge) -> Result<(), BadWr> {
+    if !remote.address.is_multiple_of(8) {
+        return Err(BadWr::UnalignedAtomic { address: remote.address });
+    }
+    if result.bytes != 8 {
+        return Err(BadWr::AtomicResult { bytes: result.bytes });
+    }
+    Ok(())
+}
+
 /// The send side of a [`QueuePair`] with a ring CQ.
 pub struct SendPoster {
     qp: Arc<QueuePair>,
@@ -221,89 +301,13 @@ impl SendPoster {
         &self.qp
     }
 
-    fn segment<T: IntoBytes + Immutable>(&self, block: u64, segment: usize, value: &T) {
-        let at = self.qp.layout.sq + (block & self.mask) as usize * WQEBB + segment * 16;
-        let (words, _) = value.as_bytes().as_chunks::<8>();
-        for (i, word) in words.iter().enumerate() {
-            self.qp.memory.word(at + i * 8).store(u64::from_ne_bytes(*word), Relaxed);
-        }
-    }
-
-    /// Writes one WQE of one block. Nothing is visible before the record.
-    fn write(&self, block: u64, wr: &SendWr) -> Result<(), BadWr> {
-        let mut flags = CtrlFlags::NONE;
-        if wr.signaled {
-            flags = flags.with(CtrlFlags::CQ_UPDATE);
-        }
-        if wr.fence {
-            flags = flags.with(CtrlFlags::FENCE);
-        }
-        let control = |op, ds, imm| Ctrl::new(op, block, self.qp.qpn, ds, flags, imm);
-        let raddr = |remote: RemoteAddr| Raddr::new(remote.address, remote.rkey);
-        let data = |sge: Sge| {
-            if sge.bytes == 0 || sge.bytes > MESSAGE_MAX {
-                return Err(BadWr::Length { bytes: sge.bytes, max: MESSAGE_MAX });
-            }
-            Ok(Data::new(sge.address, sge.bytes, sge.lkey))
-        };
-        let one_sided = |op, sge, remote, imm| {
-            self.segment(block, 2, &data(sge)?);
-            self.segment(block, 1, &raddr(remote));
-            self.segment(block, 0, &control(op, 3, imm));
-            Ok(())
-        };
-        let atomic = |op, operands: Atomic, remote: RemoteAddr, sge: Sge| {
-            if !remote.address.is_multiple_of(8) {
-                return Err(BadWr::UnalignedAtomic { address: remote.address });
-            }
-            if sge.bytes != 8 {
-                return Err(BadWr::AtomicResult { bytes: sge.bytes });
-            }
-            self.segment(block, 3, &data(sge)?);
-            self.segment(block, 2, &operands);
-            self.segment(block, 1, &raddr(remote));
-            self.segment(block, 0, &control(op, 4, 0));
-            Ok(())
-        };
-        match wr.op {
-            SendOp::Nop => self.segment(block, 0, &control(Opcode::Nop, 1, 0)),
-            SendOp::Write(sge, remote) => one_sided(Opcode::RdmaWrite, sge, remote, 0)?,
-            SendOp::WriteImm(sge, remote, imm) => {
-                one_sided(Opcode::RdmaWriteImm, sge, remote, imm)?;
-            }
-            SendOp::Read(sge, remote) => one_sided(Opcode::RdmaRead, sge, remote, 0)?,
-            SendOp::WriteInline(bytes, length, remote) => {
-                let length = u32::from(length);
-                let max = INLINE_MAX as u32;
-                if length == 0 || length > max {
-                    return Err(BadWr::Length { bytes: length, max });
-                }
-                let mut room = [0u8; 32];
-                room[..4].copy_from_slice(&(INLINE | length).to_be_bytes());
-                room[4..4 + length as usize].copy_from_slice(&bytes[..length as usize]);
-                let ds = 2 + wire::wqe::inline_segments(length) as u8;
-                self.segment(block, 2, &room);
-                self.segment(block, 1, &raddr(remote));
-                self.segment(block, 0, &control(Opcode::RdmaWrite, ds, 0));
-            }
-            SendOp::FetchAdd(add, remote, sge) => {
-                let operands = Atomic { swap_add: add.into(), compare: 0.into() };
-                atomic(Opcode::AtomicFa, operands, remote, sge)?;
-            }
-            SendOp::CompareSwap(compare, swap, remote, sge) => {
-                let operands = Atomic { swap_add: swap.into(), compare: compare.into() };
-                atomic(Opcode::AtomicCs, operands, remote, sge)?;
-            }
-            SendOp::Send(sge) => {
-                self.segment(block, 1, &data(sge)?);
-                self.segment(block, 0, &control(Opcode::Send, 2, 0));
-            }
-            SendOp::SendImm(sge, imm) => {
-                self.segment(block, 1, &data(sge)?);
-                self.segment(block, 0, &control(Opcode::SendImm, 2, imm));
-            }
-        }
-        Ok(())
+    /// The words of a WQE's one block.
+    fn slot(&self, block: u64) -> &[AtomicU64; WQEBB / 8] {
+        let at = self.qp.layout.sq + (block & self.mask) as usize * WQEBB;
+        assert!(at + WQEBB <= self.qp.memory.len() && at.is_multiple_of(8));
+        // SAFETY: in bounds and aligned (the memory's base is page-aligned), it lives as long as `self`, and
+        // all access to it is atomic.
+        unsafe { &*self.qp.memory.as_ptr().add(at).cast() }
     }
 
     fn ring(&self) {
@@ -369,11 +373,18 @@ impl SendQueue for SendPoster {
         let room = self.room().min(chain.len());
         for (index, wr) in chain[..room].iter().enumerate() {
             let block = self.head;
-            if let Err(why) = self.write(block, wr) {
-                if index > 0 {
-                    self.ring();
+            let wqe = match encode(wr, block, self.qp.qpn) {
+                Ok(wqe) => wqe,
+                Err(why) => {
+                    if index > 0 {
+                        self.ring();
+                    }
+                    return Err(PostError { index, wr_id: wr.wr_id, why });
                 }
-                return Err(PostError { index, wr_id: wr.wr_id, why });
+            };
+            // Nothing of it is the NIC's before the record says so.
+            for (word, value) in self.slot(block).iter().zip(wqe) {
+                word.store(value, Relaxed);
             }
             self.wr_ids[(block & self.mask) as usize] = wr.wr_id;
             self.head = block + 1;
