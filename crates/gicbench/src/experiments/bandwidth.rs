@@ -45,7 +45,7 @@ impl Experiment for Bandwidth {
 
     fn limits(&self, suite: Suite) -> Limits {
         match suite {
-            Suite::Quick => Limits::new(100_000, 500, 300),
+            Suite::Quick => Limits::new(10_000_000, 500, 300),
             Suite::Full => Limits::new(1_000_000, 5_000, 10_000),
         }
     }

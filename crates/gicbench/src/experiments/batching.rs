@@ -44,7 +44,7 @@ impl Experiment for Batching {
 
     fn limits(&self, suite: Suite) -> Limits {
         match suite {
-            Suite::Quick => Limits::new(2_000_000, 10_000, 250),
+            Suite::Quick => Limits::new(50_000_000, 10_000, 250),
             Suite::Full => Limits::new(50_000_000, 100_000, 10_000),
         }
     }

@@ -13,7 +13,7 @@ use device::view::{LatencyArgs, Local, Op, QuietScope, RateArgs, Remote, RoundTr
 use mini_gda::{Gda, GdaAttr};
 use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
 use rdma::{Access, Memory, Nic as _, Region};
-use softnic::{NicConfig, Profile};
+use softnic::{Caps, NicConfig, Profile};
 
 use crate::axes::AxisId;
 use crate::context::RunContext;
@@ -27,7 +27,7 @@ use super::payload::{Slots, fill};
 /// Operations of a launch that are not counted: they warm the launch's own thread up.
 pub(super) const SETTLE: u64 = 16;
 /// Longest that one launch of the rate kernel should take.
-pub(super) const LAUNCH: Duration = Duration::from_millis(20);
+pub(super) const LAUNCH: Duration = Duration::from_millis(5);
 
 /// What a bench is made for.
 pub(super) struct Spec {
@@ -94,10 +94,23 @@ pub(super) fn broke(error: impl std::error::Error + 'static) -> PointError {
 }
 
 /// The profile that a point asks for.
-pub(super) fn profile(point: &Point) -> Result<Profile, PointError> {
+fn profile(point: &Point) -> Result<Profile, PointError> {
     let name = point.word(AxisId::Profile)?;
     Profile::by_name(name)
         .ok_or_else(|| PointError::failed(format!("no timing profile is called {name}")))
+}
+
+/// A NIC with the point's profile and room for so many queue pairs.
+pub(super) fn config(point: &Point, qps: u32) -> Result<NicConfig, PointError> {
+    let default = Caps::default();
+    let room = |usual: u32| usual.max(qps + 16);
+    let caps = Caps {
+        max_qps: room(default.max_qps),
+        max_cqs: room(default.max_cqs),
+        max_uars: room(default.max_uars),
+        ..default
+    };
+    Ok(NicConfig { profile: profile(point)?, caps, ..NicConfig::default() })
 }
 
 /// The ordering that a point asks for, if host threads can do it.
@@ -123,7 +136,7 @@ impl Bench {
                 Engine::Thread { cpu: cpus.engines.first().copied() }
             },
             clock: if spec.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
-            config: NicConfig { profile: profile(point)?, ..NicConfig::default() },
+            config: config(point, spec.qps)?,
         })
         .map_err(broke)?;
         let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
@@ -383,12 +396,11 @@ impl Bench {
         }
         if unsafe_order {
             measurement = measurement
-                .unsafe_mode("nothing orders WQE, doorbell record and doorbell for the NIC")
-                .detail("nic_findings", findings.len() as u64);
+                .unsafe_mode("nothing orders WQE, doorbell record and doorbell for the NIC");
         }
         Ok(measurement
             .detail("sq_blocks", 1u64 << self.spec.log_blocks)
-            .detail("nic_profile", self.fabric.profile().name))
+            .detail("nic_findings", findings.len() as u64))
     }
 
     /// Signals and atomics are counted at the target: none may be missing or twice.

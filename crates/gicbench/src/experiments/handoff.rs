@@ -25,7 +25,7 @@ impl Experiment for Handoff {
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        &[Metric::Enqueue]
+        &[Metric::Enqueue, Metric::PutCompletion]
     }
 
     fn axes(&self) -> &'static [AxisUse] {

@@ -12,7 +12,6 @@ use device::proxy::{
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
 use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
 use rdma::{Access, Memory, Nic as _, Region};
-use softnic::NicConfig;
 
 use crate::context::RunContext;
 use crate::cpus::{Assignment, EngineMode};
@@ -20,7 +19,7 @@ use crate::measurement::Measurement;
 use crate::point::{Point, PointError};
 use crate::quantity::{GBs, MMsgs, Micros};
 
-use super::gda::{LAUNCH, SETTLE, broke, clock_of, profile};
+use super::gda::{LAUNCH, SETTLE, broke, clock_of, config};
 use super::payload::{Slots, fill};
 
 /// What a bench is made for.
@@ -87,6 +86,12 @@ pub(super) struct Bench {
     cpus: Assignment,
     signals: u64,
     wrong: u64,
+    /// Workers are run by whoever waits.
+    stepped: bool,
+}
+
+fn drive(cpus: &Assignment, stepped: bool) -> Drive {
+    if stepped { Drive::Stepped } else { Drive::Threads { cpus: cpus.workers.clone() } }
 }
 
 impl Bench {
@@ -101,7 +106,7 @@ impl Bench {
                 Engine::Thread { cpu: cpus.engines.first().copied() }
             },
             clock: if spec.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
-            config: NicConfig { profile: profile(point)?, ..NicConfig::default() },
+            config: config(point, spec.workers)?,
         })
         .map_err(broke)?;
         let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
@@ -111,11 +116,9 @@ impl Bench {
         let target = far.register(&slots.memory(), all).map_err(broke)?;
         let signal = far.register(&Memory::zeroed(64), all).map_err(broke)?;
         fill(&source.memory, ctx.seed());
-        let drive = if stepped && spec.virtual_time {
-            Drive::Stepped
-        } else {
-            Drive::Threads { cpus: cpus.workers.clone() }
-        };
+        // Spinning workers without a core of their own would measure the scheduler.
+        let by_waiters = spec.virtual_time || cpus.oversubscribed();
+        let drive = drive(&cpus, by_waiters);
         let channel = ChannelAttr {
             local: source.clone(),
             remote: target.clone(),
@@ -137,6 +140,7 @@ impl Bench {
             cpus,
             signals: 0,
             wrong: 0,
+            stepped: by_waiters,
         })
     }
 
@@ -175,6 +179,7 @@ impl Bench {
         total: &mut Vec<Micros>,
     ) -> Result<(), PointError> {
         let threads = self.spec.threads as usize;
+        let ops = self.whole_rounds(SETTLE, ops);
         let mut ticks = [vec![0u64; ops as usize * threads], vec![0u64; ops as usize * threads]];
         let mut failure = vec![0u64; threads];
         match op {
@@ -245,6 +250,7 @@ impl Bench {
     }
 
     fn launch_rate(&mut self, ctx: &RunContext, ops: u64) -> Result<(u64, Duration), PointError> {
+        let ops = self.whole_rounds(0, ops);
         let threads = self.spec.threads as usize;
         let (mut start, mut end, mut failure) =
             (vec![0u64; threads], vec![0u64; threads], vec![0u64; threads]);
@@ -285,6 +291,14 @@ impl Bench {
             )
         };
         Ok((all, time))
+    }
+
+    /// Known requests come in their order, launch after launch: a launch goes whole rounds of them.
+    fn whole_rounds(&self, settle: u64, ops: u64) -> u64 {
+        match self.spec.choice.handoff {
+            Handoff::MappedCounter => (settle + ops).next_multiple_of(self.slots.slots) - settle,
+            _ => ops,
+        }
     }
 
     fn check_slots(&mut self, ops: u64) {
@@ -330,7 +344,11 @@ impl Bench {
             .detail("producers", self.spec.choice.producers.name())
             .detail("progress", self.spec.choice.progress.name())
             .detail("requests_a_chain", ratio(counters.requests, counters.chains))
-            .detail("nic_profile", self.fabric.profile().name))
+            .detail(
+                "workers_run",
+                if self.stepped { "stepped by waiting threads" } else { "on threads" },
+            )
+            .detail("nic_findings", findings.len() as u64))
     }
 }
 
@@ -428,7 +446,7 @@ pub(super) fn round_trip(
     let channel = ChannelAttr { local: far_out.clone(), remote: near_in.clone(), signal: None };
     let slots = Slots::new(8, 1, 1);
     let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
-    let drive = Drive::Threads { cpus: bench.cpus.workers.clone() };
+    let drive = drive(&bench.cpus, bench.stepped);
     let back = connect(&bench.far, bench.near.as_ref(), &spec, &slots, channel, drive, deadline)?;
     let rings = [bench.proxy.views()[0], back.views()[0]];
     let hertz = bench.clock.ticks_per_us * 1e6;

@@ -2,6 +2,8 @@
 
 use super::proxy::{self, Bench, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
+use device::proxy::Handoff;
+
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
@@ -41,13 +43,18 @@ impl Experiment for ProxyScaling {
 
     fn limits(&self, suite: Suite) -> Limits {
         match suite {
-            Suite::Quick => Limits::new(1_000_000, 10_000, 300),
+            Suite::Quick => Limits::new(50_000_000, 10_000, 300),
             Suite::Full => Limits::new(20_000_000, 100_000, 10_000),
         }
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
+        if choice.handoff == Handoff::MappedCounter && point.number(AxisId::Rings)? > 1 {
+            return Err(PointError::not_run(
+                "mapped-counter asks for known requests in their order, which one producer on several rings has not",
+            ));
+        }
         let spec = Spec {
             rings: point.number_as(AxisId::Rings)?,
             workers: point.number_as(AxisId::Workers)?,

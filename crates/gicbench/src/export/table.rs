@@ -178,7 +178,7 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
         grid.rows.push(cells);
     }
     grid.write(out)?;
-    details(out, rows, &varying)?;
+    details(out, rows)?;
     let sources: BTreeSet<String> = rows
         .iter()
         .filter_map(|row| row.reference.as_ref())
@@ -192,22 +192,21 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The facts that have no column: once where all rows share them, else a line a row.
-fn details(out: &mut dyn Write, rows: &[&Row], varying: &[&str]) -> io::Result<()> {
-    let text = |row: &Row| {
-        let facts = row.details.iter().map(|(name, value)| format!("{name}={value}"));
-        facts.collect::<Vec<_>>().join(" ")
-    };
-    let all: BTreeSet<String> = rows.iter().map(|row| text(row)).collect();
-    if let (1, Some(shared)) = (all.len(), all.first()) {
-        return if shared.is_empty() { Ok(()) } else { writeln!(out, "# {shared}") };
-    }
-    for row in rows.iter().filter(|row| !row.details.is_empty()) {
-        let mut place = vec![row.point.transport.clone()];
-        place.extend(
-            varying.iter().filter_map(|name| Some(format!("{name}={}", pretty(&row.point, name)?))),
-        );
-        writeln!(out, "# {} {}: {}", place.join(" "), row.metric, text(row))?;
+/// The facts that have no column, as far as all rows of a transport share them; the others are in the record.
+fn details(out: &mut dyn Write, rows: &[&Row]) -> io::Result<()> {
+    let mut transports: Vec<&str> = rows.iter().map(|row| row.point.transport.as_str()).collect();
+    transports.dedup();
+    for transport in transports {
+        let rows: Vec<_> = rows.iter().filter(|row| row.point.transport == transport).collect();
+        let facts: Vec<String> = rows[0]
+            .details
+            .iter()
+            .filter(|(name, value)| rows.iter().all(|row| row.details.get(*name) == Some(value)))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        if !facts.is_empty() {
+            writeln!(out, "# {transport}: {}", facts.join(" "))?;
+        }
     }
     Ok(())
 }
