@@ -161,12 +161,13 @@ pub fn run(bytes: &[u8]) {
         max_uars: 4,
         ..Caps::default()
     };
-    let mut nics =
-        [1, 2].map(|id| Nic::new(NicConfig { id, caps, trace: 8, ..NicConfig::default() }));
+    let first = tape.byte().unwrap_or(0);
+    let trace = if first & 2 == 2 { 8 } else { 0 };
+    let mut nics = [1, 2].map(|id| Nic::new(NicConfig { id, caps, trace, ..NicConfig::default() }));
     let (x, y) = link(1, 2, LinkAttr { log_lane_bytes: 14 });
     nics[0].connect_link(x);
     nics[1].connect_link(y);
-    let kind = if tape.byte().is_some_and(|b| b & 1 == 1) { QpKind::Dci } else { QpKind::Rc };
+    let kind = if first & 1 == 1 { QpKind::Dci } else { QpKind::Rc };
     let (Some(a), Some(b)) = (side(&mut nics[0], kind), side(&mut nics[1], QpKind::Rc)) else {
         return;
     };
@@ -218,6 +219,10 @@ pub fn run(bytes: &[u8]) {
                 }
                 side.sq.write(slot, &wqe);
                 producer = producer.wrapping_add(u32::from(ds & 63).div_ceil(4).max(1));
+                if command & 0x40 != 0 {
+                    // Rung with a later one.
+                    continue;
+                }
                 side.record.write(4, &(producer & 0xffff).to_be_bytes());
                 let bell = u64::from(producer & 0xffff) << 40 | u64::from(side.qpn.0) << 8;
                 side.page.write(UAR_SEND, &bell.to_be_bytes());
@@ -240,7 +245,8 @@ pub fn run(bytes: &[u8]) {
                 side.record.write(0, &(tape.word() & 0xff).to_be_bytes());
             }
             12 => {
-                let drop_random = Some((tape.word() % 8, u64::from(tape.word())));
+                let (n, seed) = (tape.word() % 8, u64::from(tape.word()));
+                let drop_random = (n > 0).then_some((n, seed));
                 let shuffle = tape.byte().map(u64::from).filter(|b| b % 2 == 1);
                 nics[who].set_faults(Faults {
                     drop_random,

@@ -143,6 +143,26 @@ impl Sender {
         }
     }
 
+    /// As [`push`](Self::push), with a payload of `len` bytes, at most 32, at hand. False when the lane is full.
+    #[inline]
+    pub(crate) fn push_small(&mut self, mut header: Header, len: u32, payload: &[u64; 4]) -> bool {
+        let lines = if len <= 8 { 1 } else { 2 };
+        header.size = (lines * LINE) as u32;
+        header.len = len.min(size_of_val(payload) as u32);
+        let Some(at) = self.reserve((lines * LINE) as u64) else { return false };
+        // SAFETY: one line, or two, that belong to the producer until `publish`, aligned to a line.
+        unsafe {
+            at.cast::<Header>().write(header);
+            let place = at.add(HEADER).cast::<u64>();
+            if lines == 1 {
+                place.write(payload[0]);
+            } else {
+                place.cast::<[u64; 4]>().write(*payload);
+            }
+        }
+        true
+    }
+
     /// The free lines, at most `most`, up to the ring's end: for records of one line each.
     #[inline]
     pub(crate) fn room(&mut self, most: usize) -> &mut [Line] {

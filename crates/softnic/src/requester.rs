@@ -378,7 +378,8 @@ fn append(
         // `must_wait` left one free.
         slot = sq.slots_used.trailing_ones();
         if let Some(kept) = sq.slots.get_mut(slot as usize) {
-            *kept = *sq.copy;
+            let words = blocks(ds) as usize * 8;
+            kept[..words].copy_from_slice(&sq.copy[..words]);
             sq.slots_used |= 1 << slot;
         }
     }

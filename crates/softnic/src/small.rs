@@ -152,33 +152,52 @@ fn send_words(ring: Blocks<'_>, index: u64, psn: u64, like: &Template, room: &mu
     part
 }
 
-/// Sends one small write, if it is sound and there is room.
+/// Sends at most `most` other small writes from block `index` on, up to one that is for
+/// [`send_words`] or the general path, finds no room, or wants a completion.
 #[inline(never)]
-fn send_one(
+fn send_others(
     ring: Blocks<'_>,
-    index: u64,
+    (index, most): (u64, u64),
     psn: u64,
     like: &Template,
     lane: &mut Sender,
     (pd, mrs): (u32, &Regions),
-) -> Option<Part> {
-    let small = recognise(&ring, index, like.qpn)?;
-    let payload = match small.source {
-        Source::Inline(payload) => payload,
-        Source::Local { lkey, addr } => {
-            read(mrs.local_region(pd, lkey, Access::empty()).ok()?, addr, small.len)?
+) -> Part {
+    let mut part = Part { wqes: 0, len: 0, signalled: false };
+    let mut known: Option<(u32, &Region)> = None;
+    for n in 0..most {
+        ring.prefetch((index + n + AHEAD).min(like.newest));
+        let Some(small) = recognise(&ring, index + n, like.qpn) else { break };
+        let payload = match small.source {
+            Source::Inline(_) if n > 0 && small.len <= 8 => break,
+            Source::Inline(payload) => payload,
+            Source::Local { lkey, addr } => {
+                let region = match known {
+                    Some((key, region)) if key == lkey => Some(region),
+                    _ => mrs.local_region(pd, lkey, Access::empty()).ok(),
+                };
+                let Some(region) = region else { break };
+                known = Some((lkey, region));
+                let Some(payload) = read(region, addr, small.len) else { break };
+                payload
+            }
+        };
+        let header = Header {
+            psn: low(psn + n),
+            va: small.raddr,
+            rkey: small.rkey,
+            total: small.len,
+            ..like.header
+        };
+        if !lane.push_small(header, small.len, &payload) {
+            break;
         }
-    };
-    let header = Header {
-        psn: low(psn),
-        va: small.raddr,
-        rkey: small.rkey,
-        total: small.len,
-        ..like.header
-    };
-    let bytes = payload.as_bytes().get(..small.len as usize)?;
-    lane.push(header, bytes.len())?.copy_from_slice(bytes);
-    Some(Part { wqes: 1, len: small.len, signalled: small.signalled })
+        part = Part { wqes: part.wqes + 1, len: small.len, signalled: small.signalled };
+        if small.signalled {
+            break;
+        }
+    }
+    part
 }
 
 /// Sends small writes from the head of the queue as long as there are some. Gives their number.
@@ -207,13 +226,12 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
     while n < most {
         let (index, psn) = (sq.head + n, sq.next_psn + n);
         let mut part = send_words(ring, index, psn, &like, lane.room((most - n) as usize));
-        if part.wqes > 0 {
-            lane.pushed(part.wqes);
-        } else {
-            match send_one(ring, index, psn, &like, lane, (qp.pd, cx.mrs)) {
-                Some(one) => part = one,
-                None => break,
-            }
+        lane.pushed(part.wqes);
+        if part.wqes == 0 {
+            part = send_others(ring, (index, most - n), psn, &like, lane, (qp.pd, cx.mrs));
+        }
+        if part.wqes == 0 {
+            break;
         }
         let places = sq.sent.len() - 1;
         if let Some(sent) = sq.sent.get_mut((sq.tail + n) as usize & places) {

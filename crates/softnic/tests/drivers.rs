@@ -3,6 +3,7 @@
 
 mod rig;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rig::*;
@@ -10,7 +11,8 @@ use softnic::*;
 use wire::cqe::CqeOpcode;
 use wire::wqe::CtrlFlags;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Without any progress.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// No acknowledgement is overdue, however long the machine keeps an engine waiting.
 fn patient() -> Rig {
@@ -19,7 +21,7 @@ fn patient() -> Rig {
 
 /// Posts `count` writes in batches and polls for all completions.
 fn exchange(a: &mut Side, rkey: u32, count: u64, mut wait: impl FnMut()) {
-    let deadline = Instant::now() + PATIENCE;
+    let mut progress = Instant::now();
     let (mut posted, mut done) = (0, 0);
     while done < count {
         while posted < count && posted - done < 32 {
@@ -37,8 +39,9 @@ fn exchange(a: &mut Side, rkey: u32, count: u64, mut wait: impl FnMut()) {
             assert_eq!(cqe.opcode(), Some(CqeOpcode::Requester));
             assert_eq!(cqe.wqe_counter.get(), done as u16);
             done += 1;
+            progress = Instant::now();
         }
-        assert!(Instant::now() < deadline, "{done} of {count} done");
+        assert!(progress.elapsed() < PATIENCE, "{done} of {count} done");
     }
 }
 
@@ -101,17 +104,16 @@ fn several_waiters_step_without_waiting_for_each_other() {
 
 #[test]
 fn virtual_time_jumps_when_there_is_nothing_to_do() {
-    let profile = Profile { latency_ns: 1_000_000_000, ..Profile::NONE };
+    let hour = 3_600_000_000_000;
+    let profile = Profile { latency_ns: hour, ..Profile::NONE };
     let config = NicConfig { profile, ..NicConfig::default() };
     let Rig { nics, mut a, b, .. } =
         Rig::with(Options { timeout: 0, config, ..Options::default() });
     let engine = SoftNics::stepped(nics, Clock::Virtual);
-    let start = Instant::now();
     exchange(&mut a, b.keys.rkey, 32, || {
         engine.try_step(64);
     });
-    assert_eq!(engine.now(), 2_000_000_000);
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert_eq!(engine.now(), 2 * hour);
 }
 
 #[test]
@@ -133,12 +135,13 @@ fn a_panic_reaches_whoever_asks() {
 
 #[test]
 fn the_last_handle_ends_the_engine() {
-    let nics = vec![Nic::new(NicConfig::default())];
-    let engine = SoftNics::spawn(nics, EngineOptions::default()).unwrap();
+    let mut nic = Nic::new(NicConfig::default());
+    let page = Memory::zeroed(4096);
+    nic.alloc_uar(page.dma()).unwrap();
+    let engine = SoftNics::spawn(vec![nic], EngineOptions::default()).unwrap();
     let other = engine.clone();
     drop(engine);
     assert_eq!(other.control(0, |nic| nic.id()), Ok(0));
-    let start = Instant::now();
     drop(other);
-    assert!(start.elapsed() < PATIENCE);
+    assert_eq!(Arc::strong_count(&page), 1, "the engine still has the page");
 }

@@ -7,8 +7,9 @@
 //!
 //! `cargo bench -p softnic --bench engine_rate [-- SECONDS-A-POINT]`
 //!
-//! With `-- count` a fixed number of inline writes is stepped through in one thread and its number printed:
-//! `valgrind --tool=callgrind` of that, divided by the number, is the instructions a WQE.
+//! With `-- count [N]` a fixed number of rounds of inline writes, or of the N-th other work, is stepped through
+//! in one thread, and the number of WQEs printed: what `valgrind --tool=callgrind` counts, divided by that, is
+//! the instructions a WQE.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
@@ -184,11 +185,13 @@ fn other_work(time: Duration, engine: usize) {
 
 fn main() {
     if std::env::args().any(|a| a == "count") {
-        let mut pair = Pair::new(Work::INLINE, 1);
+        let nth = std::env::args().find_map(|a| a.parse::<usize>().ok());
+        let work = nth.and_then(|n| Work::OTHERS.get(n)).copied().unwrap_or(Work::INLINE);
+        let mut pair = Pair::new(work, 1);
         for _ in 0..10_000 {
             pair.round();
         }
-        println!("{} WQEs", pair.queues[0].completed);
+        println!("{}: {} WQEs", work.name, pair.queues[0].completed);
         return;
     }
     let seconds = std::env::args().skip(1).find_map(|a| a.parse::<f64>().ok()).unwrap_or(0.3);

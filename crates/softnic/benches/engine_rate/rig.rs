@@ -31,7 +31,8 @@ pub struct Work {
 impl Work {
     pub const INLINE: Self =
         Self { name: "write 8 B, inline", opcode: 0x08, len: 8, inline: true, batch: 32 };
-    pub const OTHERS: [Self; 7] = [
+    pub const OTHERS: [Self; 8] = [
+        Self { name: "write 8 B, inline, batch 1", batch: 1, ..Self::INLINE },
         Self { inline: false, name: "write 8 B", ..Self::INLINE },
         Self { inline: true, name: "write 28 B, inline", len: 28, ..Self::INLINE },
         Self { inline: false, name: "read 8 B", opcode: 0x10, ..Self::INLINE },
