@@ -411,7 +411,7 @@ class Endpoint {
     GIC_COLD void look(u64 seen) {
         if constexpr (C::cq_kind == CqKind::collapsed) {
             u64 tail = load_completion<C::cq_load>(reinterpret_cast<const u64*>(qp_.cq + 56));
-            if ((tail >> 60) != 15) take(qp_.cq, tail, seen);
+            if ((tail >> 60) != 15) take(seen, read(qp_.cq, tail, seen));
         } else if constexpr (C::shared) {
             QpState* s = qp_.state;
             if (mem::load_relaxed<Scope::gpu>(&s->cq_lock) != 0 ||
@@ -428,37 +428,41 @@ class Endpoint {
 
     GIC_COLD u64 look_ring(u64 next) {
         u64 first = next;
+        u64 seen = consumed();
+        Taken taken = {seen, {}, true};
         u32 mask = (1u << qp_.log_cq) - 1;
-        for (;;) {
+        while (next - first <= mask && taken.failure.ok()) {
             const u8* entry = qp_.cq + static_cast<u64>(static_cast<u32>(next) & mask) * 64;
-            u64 seen = consumed();
             u64 tail = load_completion<C::cq_load>(reinterpret_cast<const u64*>(entry + 56));
             if ((tail >> 60) == 15 || ((tail >> 56) & 1) != ((next >> qp_.log_cq) & 1)) break;
-            if (!take(entry, tail, seen)) break;
+            Taken one = read(entry, tail, taken.next);
+            if (!one.believed) break;
+            taken = one;
             next += 1;
-            if (next - first > mask) break;
         }
-        // The NIC may write entries before this index again: they have been read.
-        if (next != first)
-            mem::store_relaxed<Scope::system>(qp_.cq_record, be32(static_cast<u32>(next) & 0xffffff));
+        if (next == first) return next;
+        // cq record before space. The entries before `next` have been read and the NIC may write them again: it
+        // must know so before another thread can post what completes in them, or the CQ overruns.
+        mem::store_relaxed<Scope::system>(qp_.cq_record, be32(static_cast<u32>(next) & 0xffffff));
+        take(seen, taken);
         return next;
     }
 
-    // One CQE, given its last 8 bytes: opcode and QPN, counter, signature, op_own. False where it can't be
-    // believed yet, because `rung` isn't seen to cover it: an entry of a ring comes once, and is left for
-    // the next look.
-    GIC_COLD bool take(const u8* entry, u64 tail, u64 seen) {
+    // What a CQE says: blocks before `next` are completed, and perhaps a failure. It isn't to be believed yet
+    // where `rung` isn't seen to cover it; an entry of a ring comes once, and is left for the next look.
+    struct Taken {
+        u64 next;
+        Failure failure;
+        bool believed;
+    };
+
+    // One CQE, given its last 8 bytes: opcode and QPN, counter, signature, op_own.
+    GIC_COLD Taken read(const u8* entry, u64 tail, u64 seen) const {
         u32 kind = static_cast<u32>(tail >> 60);
         u32 counter = (static_cast<u32>(tail >> 24) & 0xff00) | (static_cast<u32>(tail >> 40) & 0xff);
         u64 next = rebuild_index(seen, rung(), counter);
-        if (kind == 0) {
-            advance(seen, next);
-            return next != seen;
-        }
-        if (kind != 13 && kind != 14) {
-            fail(Failure::of(Why::bad_cqe, qp_.qpn, counter, 0, kind));
-            return true;
-        }
+        if (kind == 0) return {next, {}, next != seen};
+        if (kind != 13 && kind != 14) return {seen, Failure::of(Why::bad_cqe, qp_.qpn, counter, 0, kind), true};
         // The tail is the NIC's last store: once it has been acquired the rest of the entry is there.
         if constexpr (C::cq_load == CqLoad::plain)
             mem::load_acquire<Scope::system>(reinterpret_cast<const u64*>(entry + 56));
@@ -466,10 +470,16 @@ class Endpoint {
         u32 syndrome = static_cast<u32>(syndromes >> 56);
         // Completions are in order: all before the one that failed succeeded. Of a flushed one nothing
         // follows, since a collapsed CQ may have lost the first error.
-        if (syndrome != 5 && next != seen) advance(seen, next - 1);
-        fail(Failure::of(Why::completion, be32(static_cast<u32>(tail)) & 0xffffff, counter, syndrome,
-                         static_cast<u32>(syndromes >> 48) & 0xff));
-        return true;
+        return {syndrome != 5 && next != seen ? next - 1 : seen,
+                Failure::of(Why::completion, be32(static_cast<u32>(tail)) & 0xffffff, counter, syndrome,
+                            static_cast<u32>(syndromes >> 48) & 0xff),
+                true};
+    }
+
+    // What completed before a failure is known before it is.
+    GIC_FN void take(u64 seen, const Taken& taken) {
+        advance(seen, taken.next);
+        if (!taken.failure.ok()) fail(taken.failure);
     }
 
     GIC_FN void advance(u64 seen, u64 next) {

@@ -13,7 +13,7 @@ constexpr u32 kWarp = 32;
 
 class Warp {
   public:
-    // Lanes that take part, bit by lane. Every one of them must make the same calls.
+    // Lanes that take part, bit by lane. Every one of them must make the same calls; the others may.
     GIC_FN explicit Warp(u32 active = 0xffffffffu) : active_(active) {}
 
     GIC_FN u32 count() const {
@@ -38,10 +38,11 @@ class Warp {
 #endif
     }
 
-    // Runs `body` on the first active lane and gives its answer to all.
+    // Runs `body` on the first active lane and gives its answer to all that take part, 0 to the others.
     template <class Body>
     GIC_FN u64 elect(Body body) const {
 #if GIC_ON_GPU
+        if (!takes_part()) return 0;
         u32 leader = static_cast<u32>(__ffs(static_cast<int>(active_)) - 1);
         u64 value = 0;
         if ((threadIdx.x & (kWarp - 1)) == leader) value = body();
@@ -54,11 +55,16 @@ class Warp {
     // What the lanes wrote before is seen by each of them after.
     GIC_FN void sync() const {
 #if GIC_ON_GPU
-        __syncwarp(active_);
+        if (takes_part()) __syncwarp(active_);
 #endif
     }
 
   private:
+#if GIC_ON_GPU
+    // A lane must not name a mask that it isn't in; one that takes no part may make the calls all the same.
+    GIC_FN bool takes_part() const { return (active_ >> (threadIdx.x & (kWarp - 1))) & 1; }
+#endif
+
     u32 active_;
 };
 

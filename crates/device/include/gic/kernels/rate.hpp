@@ -60,6 +60,8 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
                               {a.local.address + slot, a.local.lkey},
                               a.bytes};
             }, how).failure;
+            // Lanes that took no part must leave with the others.
+            f.bits = warp.elect([&] { return f.bits; });
             if (!f.ok()) return f;
         }
         warp.sync();
