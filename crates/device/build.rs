@@ -1,7 +1,10 @@
 //! Builds the host build of the device code.
 
 fn main() {
-    let kernels = ["latency", "proxy", "rate", "round_trip", "support"];
+    let mut kernels = vec!["latency", "proxy", "rate", "round_trip", "support"];
+    if std::env::var_os("CARGO_FEATURE_PROGRAM").is_some() {
+        kernels.push("program");
+    }
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -11,6 +14,8 @@ fn main() {
         .flag("-Werror")
         // The code's speed is what is measured, also when the rest is built for debugging.
         .opt_level(2)
+        // Hundreds of instantiations: their debug information takes longer than their code.
+        .debug(false)
         .include("include")
         .include("host");
     for kernel in kernels {

@@ -1,4 +1,6 @@
-#include "gic/gda.hpp"
+#include "operation.hpp"
+
+#include <cstddef>
 
 namespace gic {
 __thread HostWait host_wait;
@@ -25,31 +27,31 @@ extern "C" u64 gic_host_failure(u32 why, u32 qpn, u32 index, u32 syndrome, u32 v
 }
 extern "C" u64 gic_host_doorbell(u64 producer, u32 qpn) { return doorbell_value(producer, qpn); }
 extern "C" u32 gic_host_record(u64 producer) { return record_value(producer); }
+extern "C" bool gic_host_layouts(const u64* rust, u32 count) {
+    const u64 cpp[] = {
+        sizeof(QpState),           offsetof(QpState, reserved), offsetof(QpState, ready),
+        offsetof(QpState, rung),   offsetof(QpState, consumed), offsetof(QpState, cq_next),
+        offsetof(QpState, failure), sizeof(Qp),                 offsetof(Qp, sq.base),
+        offsetof(Qp, sq.log_blocks), offsetof(Qp, record),      offsetof(Qp, doorbell),
+        offsetof(Qp, cq),          offsetof(Qp, cq_record),     offsetof(Qp, state),
+        offsetof(Qp, deadline),    offsetof(Qp, qpn),           offsetof(Qp, log_cq),
+        sizeof(Remote),            offsetof(Remote, rkey),      sizeof(Local),
+        offsetof(Local, lkey),     sizeof(AddressVector),
+    };
+    if (count != sizeof(cpp) / sizeof(cpp[0])) return false;
+    for (u32 i = 0; i < count; i++)
+        if (cpp[i] != rust[i]) return false;
+    return true;
+}
 
 namespace {
 using Plain = Choice<Order::gpu_release, Sharing::exclusive, CqKind::collapsed, CqLoad::acquire, Ringing::each,
                      Signalling::on_request, 5>;
 using Dc = Choice<Order::gpu_release, Sharing::exclusive, CqKind::collapsed, CqLoad::acquire, Ringing::each,
                   Signalling::on_request, 5, Transport::dc>;
-
-template <class C>
-Posted post_one(Endpoint<C>& e, u32 op, Remote remote, Local local, u32 bytes, u64 a, u64 b, const How& how) {
-    switch (op) {
-    case 0x00: return e.nop(how);
-    case 0x08: return e.put(remote, local, bytes, how);
-    case 0x88: return e.put_inline(remote, reinterpret_cast<const u8*>(local.address), bytes, how);
-    case 0x89: return e.put_value(remote, a, how);
-    case 0x10: return e.get(local, remote, bytes, how);
-    case 0x11: return e.compare_swap(remote, a, b, local, how);
-    case 0x12: return e.fetch_add(remote, a, local, how);
-    case 0x15: return e.fetch_add32(remote, static_cast<u32>(a), local, how);
-    default: return e.put_signal(remote, local, bytes, {a, static_cast<u32>(b)}, 1, local, how);
-    }
-}
 }  // namespace
 
-// Posts one operation, so that its bytes can be compared with golden ones. `op` is the opcode; 0x88 and 0x89
-// are inline writes by address and by value.
+// Posts one operation, so that its bytes can be compared with golden ones.
 extern "C" u64 gic_host_post_one(const Qp* qp, u32 op, Remote remote, Local local, u32 bytes, u64 a, u64 b,
                                  bool signal, bool fence, const AddressVector* av, u64* failure) {
     How how;

@@ -7,6 +7,8 @@
 pub mod choice;
 pub mod host;
 pub mod nvrtc;
+#[cfg(feature = "program")]
+pub mod program;
 pub mod proxy;
 pub mod source;
 pub mod view;

@@ -1,8 +1,15 @@
-//! Every kernel compiles for the GPUs that the project names. No GPU is needed.
+//! Every kernel compiles for the GPUs that the project names, and what NVRTC compiles is held to the golden bytes.
+//! No GPU is needed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod common;
+
+use std::fmt::Write;
+
+use common::{bytes, list, load as load_json, number, segments, text, word};
 use device::choice::{Choice, CqKind, CqLoad, Order, Ringing, Sharing, Signalling, Transport};
 use device::nvrtc::{Arch, NvrtcError, compile, load};
-use device::source::{KernelKind, translation_unit};
+use device::source::{ENTRY, KernelKind, translation_unit};
 use device::view::Op;
 
 fn skip_without_nvrtc() -> bool {
@@ -59,21 +66,174 @@ fn kernels() -> Vec<(KernelKind, Choice)> {
     all
 }
 
+/// One translation unit of several: the headers are read once, and each kernel has a name of its own.
+fn grouped(kernels: &[(KernelKind, Choice)]) -> String {
+    let (mut includes, mut body) = (String::new(), String::new());
+    for (i, (kernel, choice)) in kernels.iter().enumerate() {
+        let unit = translation_unit(*kernel, choice);
+        let (include, rest) = unit.split_once('\n').unwrap();
+        assert!(include.starts_with("#include ") && rest.matches(ENTRY).count() == 1, "{unit}");
+        if !includes.contains(include) {
+            includes += include;
+            includes += "\n";
+        }
+        let rest = rest.replace(ENTRY, &format!("{ENTRY}_{i}"));
+        write!(body, "namespace unit_{i} {{\n{rest}}}\n").unwrap();
+    }
+    includes + &body
+}
+
 #[test]
 fn every_kernel_compiles_for_every_named_architecture() {
     if skip_without_nvrtc() {
         return;
     }
-    for arch in [Arch::SM_90, Arch::SM_100] {
-        for (kernel, choice) in kernels() {
-            if choice.order == Order::AsyncMmio && arch == Arch::SM_90 {
-                continue;
+    let mut units = Vec::new();
+    for arch in [Arch::SM_90, Arch::SM_100, Arch::SM_103] {
+        let kernels: Vec<_> = kernels()
+            .into_iter()
+            .filter(|(_, choice)| choice.order != Order::AsyncMmio || arch != Arch::SM_90)
+            .collect();
+        units.extend(kernels.chunks(kernels.len().div_ceil(4)).map(|some| (arch, some.to_vec())));
+    }
+    let compile_every_other = |first: usize| {
+        for (arch, kernels) in units.iter().skip(first).step_by(2) {
+            let cubin = compile(&grouped(kernels), *arch)
+                .unwrap_or_else(|e| panic!("{} with {kernels:?}: {e}", arch.name()));
+            assert_eq!(&cubin[..4], b"\x7fELF");
+            for i in 0..kernels.len() {
+                let name = format!("{ENTRY}_{i}\0");
+                let found = cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+                assert!(found, "{}: no kernel for {:?}", arch.name(), kernels[i]);
             }
-            let cubin = compile(&translation_unit(kernel, &choice), arch)
-                .unwrap_or_else(|e| panic!("{kernel:?} {choice:?}: {e}"));
-            assert_eq!(&cubin[..4], b"\x7fELF", "{kernel:?} {choice:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for first in 0..2 {
+            scope.spawn(move || compile_every_other(first));
+        }
+    });
+}
+
+#[test]
+fn one_kernel_compiles_as_it_is_launched() {
+    if skip_without_nvrtc() {
+        return;
+    }
+    for kernel in [KernelKind::Latency(Op::Put), KernelKind::Rate, KernelKind::RoundTrip] {
+        compile(&translation_unit(kernel, &Choice::default()), Arch::SM_90).unwrap();
+    }
+}
+
+fn bytes_of(segment: &[u8]) -> (u64, u64) {
+    let half = |at: usize| u64::from_le_bytes(segment[at..at + 8].try_into().unwrap());
+    (half(0), half(8))
+}
+
+/// A unit that compiles only if the segment builders give the golden bytes, and how many assertions it has.
+fn golden_unit() -> (String, usize) {
+    let file = load_json("golden.json");
+    let mut checks = Vec::new();
+    for entry in list(&file, "wqes") {
+        let golden = bytes(text(entry, "bytes"));
+        let flags = entry["flags"].as_array().unwrap().iter().fold(0, |all, flag| {
+            all | match flag.as_str().unwrap() {
+                "cq_update" => 0x08,
+                "solicited" => 0x02,
+                "fence" => 0x80,
+                "small_fence" => 0x20,
+                other => panic!("no flag {other}"),
+            }
+        });
+        let control = format!(
+            "control_segment(Opcode({}), {}ull, {}, {}, {flags}, {}u, {})",
+            golden[3],
+            number(entry, "index"),
+            word(entry, "qpn"),
+            word(entry, "ds"),
+            word(entry, "imm"),
+            word(entry, "opmod"),
+        );
+        checks.push((control, bytes_of(&golden[..16])));
+        checks.push((format!("blocks({})", word(entry, "ds")), (number(entry, "blocks"), 0)));
+        let mut at = 16;
+        for (kind, v) in segments(entry) {
+            let n = |key| number(v, key);
+            let (call, size) = match kind {
+                "raddr" => (format!("remote_segment({}ull, {}u)", n("addr"), n("rkey")), 16),
+                "data" => {
+                    let call =
+                        format!("data_segment({}ull, {}u, {}u)", n("addr"), n("bytes"), n("lkey"));
+                    (call, 16)
+                }
+                "atomic" => {
+                    (format!("atomic_segment({}ull, {}ull)", n("swap_add"), n("compare")), 16)
+                }
+                "masked_fa4" => {
+                    (format!("fetch_add32_segment({}u, {}u)", n("add"), n("field_boundary")), 16)
+                }
+                "masked_cas4" | "masked_fa8" => (String::new(), 16),
+                "masked_cas8" => (String::new(), 32),
+                "av16" => (String::new(), 16),
+                "av48" => (String::new(), 48),
+                "inline" => {
+                    let length = v.as_str().unwrap().len() / 2;
+                    let segments = (length + 4).div_ceil(16);
+                    let call = format!("header({length}), inline_segments({length})");
+                    let low = u32::from_le_bytes(golden[at..at + 4].try_into().unwrap());
+                    checks.push((format!("Pair{{{call}}}"), (low.into(), segments as u64)));
+                    (String::new(), 16 * segments)
+                }
+                other => panic!("no segment {other}"),
+            };
+            if !call.is_empty() {
+                checks.push((call, bytes_of(&golden[at..at + 16])));
+            }
+            at += size;
+        }
+        assert_eq!(at, golden.len(), "{entry}");
+    }
+    for entry in list(&file, "doorbells") {
+        if text(entry, "form") == "next_free" {
+            let mut golden = bytes(text(entry, "bytes"));
+            golden.resize(16, 0);
+            let call =
+                format!("doorbell_value({}ull, {})", number(entry, "index"), word(entry, "qpn"));
+            checks.push((format!("Pair{{{call}, 0}}"), bytes_of(&golden)));
         }
     }
+    for entry in list(&file, "records") {
+        let golden = bytes(text(entry, "bytes"));
+        let low = u32::from_le_bytes(golden.try_into().unwrap());
+        let call = format!("Pair{{record_value({}ull), 0}}", number(entry, "producer"));
+        checks.push((call, (low.into(), 0)));
+    }
+    let mut unit = "#include \"gic/gda_types.hpp\"\n\
+        using namespace gic;\n\
+        using Pair = Segment;\n\
+        __device__ constexpr Pair blocks(u32 ds) { return {blocks_of(ds), 0}; }\n\
+        __device__ constexpr u64 header(u32 bytes) { return be32(kInlineHeader | bytes); }\n\
+        __device__ constexpr bool is(Segment s, u64 low, u64 high) { return s.low == low && s.high == high; }\n"
+        .to_owned();
+    for (call, (low, high)) in &checks {
+        writeln!(unit, "static_assert(is({call}, {low:#x}ull, {high:#x}ull), \"\");").unwrap();
+    }
+    (unit, checks.len())
+}
+
+#[test]
+fn segments_compiled_for_a_gpu_are_golden() {
+    if skip_without_nvrtc() {
+        return;
+    }
+    let (unit, checks) = golden_unit();
+    assert!(checks > 150, "only {checks} checks");
+    for arch in [Arch::SM_90, Arch::SM_100] {
+        compile(&unit, arch).unwrap_or_else(|e| panic!("{e}"));
+    }
+    // A wrong byte is seen.
+    let wrong = format!("{unit}static_assert(is(remote_segment(1, 2), 1, 2), \"\");\n");
+    assert!(matches!(compile(&wrong, Arch::SM_90), Err(NvrtcError::Compile { .. })));
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! What the headers compute, and the layouts that Rust mirrors.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::mem::offset_of;
+
+use common::{bytes, list, load, number, text, word};
+use device::choice::{MemoryPlace, Observer, Order};
+use device::view::{AddressVector, Failure, Local, QpState, QpView, Remote, Why};
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+unsafe extern "C" {
+    safe fn gic_host_required_scope(observer: u32, memory: u32) -> u32;
+    safe fn gic_host_rebuild_index(consumed: u64, rung: u64, counter: u32) -> u64;
+    safe fn gic_host_failure(why: u32, qpn: u32, index: u32, syndrome: u32, vendor: u32) -> u64;
+    safe fn gic_host_doorbell(producer: u64, qpn: u32) -> u64;
+    safe fn gic_host_record(producer: u64) -> u32;
+    fn gic_host_layouts(rust: *const u64, count: u32) -> bool;
+}
+
+#[test]
+fn layouts_are_the_headers() {
+    let rust = [
+        size_of::<QpState>(),
+        offset_of!(QpState, reserved),
+        offset_of!(QpState, ready),
+        offset_of!(QpState, rung),
+        offset_of!(QpState, consumed),
+        offset_of!(QpState, cq_next),
+        offset_of!(QpState, failure),
+        size_of::<QpView>(),
+        offset_of!(QpView, sq),
+        offset_of!(QpView, log_blocks),
+        offset_of!(QpView, record),
+        offset_of!(QpView, doorbell),
+        offset_of!(QpView, cq),
+        offset_of!(QpView, cq_record),
+        offset_of!(QpView, state),
+        offset_of!(QpView, deadline),
+        offset_of!(QpView, qpn),
+        offset_of!(QpView, log_cq),
+        size_of::<Remote>(),
+        offset_of!(Remote, rkey),
+        size_of::<Local>(),
+        offset_of!(Local, lkey),
+        size_of::<AddressVector>(),
+    ]
+    .map(|n| n as u64);
+    // SAFETY: reads as many words as it is told.
+    assert!(unsafe { gic_host_layouts(rust.as_ptr(), rust.len() as u32) });
+}
+
+#[test]
+fn an_ordering_is_safe_exactly_where_its_scope_reaches_the_observer() {
+    use MemoryPlace::{Gpu, Host};
+    const GPU_SCOPE: u32 = 0;
+    const SYSTEM_SCOPE: u32 = 1;
+    let table = [
+        (Observer::ThisGpu, Gpu, GPU_SCOPE),
+        (Observer::ThisGpu, Host, GPU_SCOPE),
+        (Observer::Cpu, Gpu, SYSTEM_SCOPE),
+        (Observer::Cpu, Host, SYSTEM_SCOPE),
+        (Observer::PcieDevice, Gpu, GPU_SCOPE),
+        (Observer::PcieDevice, Host, SYSTEM_SCOPE),
+        (Observer::OtherGpu, Gpu, SYSTEM_SCOPE),
+        (Observer::OtherGpu, Host, SYSTEM_SCOPE),
+    ];
+    for (observer, memory, scope) in table {
+        assert_eq!(gic_host_required_scope(observer as u32, memory as u32), scope);
+        for &order in Order::ALL {
+            let expected = match order {
+                Order::None => false,
+                Order::GpuRelease | Order::GpuFence => scope == GPU_SCOPE,
+                Order::ReleaseFenceMmio | Order::SystemFence | Order::AsyncMmio => true,
+            };
+            assert_eq!(
+                order.is_safe(observer, memory),
+                expected,
+                "{order} {observer:?} {memory:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_failure_keeps_its_fields_in_one_word() {
+    for &why in Why::ALL {
+        for (qpn, index, syndrome, vendor) in
+            [(0, 0, 0, 0), (0xff_ffff, 0xffff, 0xff, 0xff), (0x2ed, 511, 0x15, 0x81)]
+        {
+            let bits = gic_host_failure(why as u32, qpn, index, syndrome, vendor);
+            let expected = Failure {
+                why,
+                qpn,
+                index: index as u16,
+                syndrome: syndrome as u8,
+                vendor: vendor as u8,
+            };
+            assert_eq!(Failure::unpack(bits), Some(expected));
+        }
+    }
+    // Wider values are cut, and never run into a neighbour.
+    let bits = gic_host_failure(1, 0x1ff_ffff, 0x1_0002, 0x103, 0x104);
+    assert_eq!(bits, gic_host_failure(1, 0xff_ffff, 2, 3, 4));
+    assert_eq!(Failure::unpack(0), None);
+}
+
+#[test]
+fn records_and_doorbells_are_golden() {
+    let file = load("golden.json");
+    for entry in list(&file, "records") {
+        let record = gic_host_record(number(entry, "producer"));
+        assert_eq!(record.as_bytes(), bytes(text(entry, "bytes")), "{entry}");
+    }
+    let mut rung = 0;
+    for entry in list(&file, "doorbells") {
+        if text(entry, "form") == "next_free" {
+            let value = gic_host_doorbell(number(entry, "index"), word(entry, "qpn"));
+            assert_eq!(value.as_bytes(), bytes(text(entry, "bytes")), "{entry}");
+            rung += 1;
+        }
+    }
+    assert!(rung >= 4);
+    for entry in list(&load("public-reports.json"), "counter_rebuild") {
+        let (consumer, rung) = (number(entry, "consumer"), number(entry, "doorbelled"));
+        let index = gic_host_rebuild_index(consumer, rung, word(entry, "counter"));
+        assert_eq!(index, number(entry, "index"), "{entry}");
+    }
+}
+
+fn near_wraps() -> impl Strategy<Value = u64> {
+    let base = prop_oneof![Just(0u64), Just(1 << 16), Just(1 << 32), Just(1 << 48), any::<u64>()];
+    (base, -70_000i64..70_000).prop_map(|(base, by)| base.wrapping_add_signed(by))
+}
+
+proptest! {
+    #[test]
+    fn indices_are_rebuilt_as_in_crates_wire(
+        consumed in near_wraps(),
+        // Also behind `consumed`: `rung` may have been read earlier.
+        window in -40_000i64..70_000,
+        counter in any::<u16>(),
+    ) {
+        let rung = consumed.wrapping_add_signed(window);
+        let expected = wire::index::rebuild(consumed, rung, counter);
+        prop_assert_eq!(gic_host_rebuild_index(consumed, rung, counter.into()), expected);
+        if window <= 0 {
+            prop_assert_eq!(expected, consumed);
+        }
+    }
+
+    #[test]
+    fn a_completion_inside_the_window_is_rebuilt_exactly(
+        consumed in near_wraps(),
+        window in 1u64..=32_768,
+        at in any::<proptest::sample::Index>(),
+    ) {
+        let last = consumed.wrapping_add(at.index(window as usize) as u64);
+        let next = gic_host_rebuild_index(consumed, consumed.wrapping_add(window), last as u32 & 0xffff);
+        prop_assert_eq!(next, last.wrapping_add(1));
+    }
+
+    #[test]
+    fn records_and_doorbells_are_those_of_crates_wire(producer in near_wraps(), qpn in 0u32..1 << 24) {
+        let (record, expected) = (gic_host_record(producer), wire::doorbell::record(producer));
+        prop_assert_eq!(record.as_bytes(), expected.as_bytes());
+        let expected = wire::doorbell::Doorbell::next_free(qpn, producer);
+        let doorbell = gic_host_doorbell(producer, qpn);
+        prop_assert_eq!(doorbell.as_bytes(), expected.as_bytes());
+    }
+}
