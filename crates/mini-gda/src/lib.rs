@@ -99,13 +99,17 @@ pub enum GdaError {
     },
 }
 
+/// Device code reads an address vector by aligned words; the wire's type has no alignment of its own.
+#[repr(C, align(16))]
+struct Aligned(AddressVector);
+
 /// Connected queue pairs and their device views.
 pub struct Gda {
     near: Vec<QueuePair>,
     // The peers' halves of RC connections: they execute and acknowledge.
     far: Vec<QueuePair>,
     target: Option<DcTarget>,
-    address_vector: Box<AddressVector>,
+    address_vector: Box<Aligned>,
     // Views point into this.
     _states: Box<[QpState]>,
     views: Box<[QpView]>,
@@ -173,9 +177,9 @@ impl Gda {
             near.connect(&near_qp, to, &attr.connect).map_err(failed("connecting", i))?;
             nears.push(near_qp);
         }
-        let address_vector = Box::new(
+        let address_vector = Box::new(Aligned(
             target.unwrap_or(DcTarget { nic: far.address(), number: 0, key: 0 }).address_vector(),
-        );
+        ));
         let mut states: Box<[QpState]> =
             nears.iter().map(|_| QpState::starting_at(attr.start, 0)).collect();
         let first = states.as_mut_ptr();
@@ -220,7 +224,7 @@ impl Gda {
     /// The address vector that DC sends carry, for the kernels' arguments; null for RC.
     #[must_use]
     pub fn address_vector(&self) -> *const AddressVector {
-        if self.target.is_some() { &raw const *self.address_vector } else { std::ptr::null() }
+        if self.target.is_some() { &raw const self.address_vector.0 } else { std::ptr::null() }
     }
 
     /// What waiting threads do: drive `near` where nobody else does.
