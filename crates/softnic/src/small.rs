@@ -119,8 +119,8 @@ struct Template {
 #[inline(never)]
 fn send_words(ring: Blocks<'_>, index: u64, psn: u64, like: &Template, room: &mut [Line]) -> Part {
     let [_, common, mut sequence, .., rest, at] = Header { psn: low(psn), ..like.header }.words();
-    // Up to where the 16-bit index or the 24-bit sequence number wraps.
-    let most = (0x1_0000 - (index & 0xffff)).min(0x100_0000 - u64::from(low(psn)));
+    // Up to where the 24-bit sequence number wraps. Where the index does, the next one isn't the expected.
+    let most = 0x100_0000 - u64::from(low(psn));
     let mut expected = first_word(index, like.qpn) | 3;
     let mut part = Part { wqes: 0, len: 0, signalled: false };
     for (line, index) in room.iter_mut().zip(index..index + most) {

@@ -61,6 +61,25 @@ fn a_run_whose_packets_are_lost_is_sent_again_from_where_it_broke() {
 }
 
 #[test]
+fn a_run_that_was_sent_twice_is_executed_once() {
+    let mut rig = Rig::new();
+    rig.nics[1].set_faults(Faults { paused: true, ..Faults::default() });
+    post(&mut rig, 32, 32);
+    rig.steps(1);
+    // The acknowledgement is overdue: all of it goes behind what the peer hasn't looked at yet.
+    rig.now += 10_000_000;
+    rig.steps(2);
+    assert_eq!(rig.nics[0].counters().timeouts, 1);
+    rig.nics[1].set_faults(Faults::default());
+    rig.run();
+    post(&mut rig, 20, 20);
+    rig.run();
+    assert_eq!(counters(&mut rig), [31, 51]);
+    assert_eq!(rig.nics[1].counters().requests, 32 + 32 + 20);
+    assert_eq!(rig.nics[0].counters().timeouts, 1);
+}
+
+#[test]
 fn a_refused_write_in_a_run_fails_alone_and_the_rest_is_flushed() {
     for bad in [0, 1, 17, 30, 31] {
         let mut rig = Rig::new();
