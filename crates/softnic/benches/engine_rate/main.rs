@@ -5,6 +5,9 @@
 //! the same run, interleaved, by the same submitter: 8-byte inline writes on 1, 8 and 64 QPs, batches of 32,
 //! one doorbell and one completion a batch, both threads pinned. Then other kinds of work, on one QP.
 //!
+//! Where the two cores are far apart, a queue that is larger than their first caches costs a slow transfer a
+//! WQE: the bare loop tells, which has the same. A shallow queue is measured for that, too.
+//!
 //! `cargo bench -p softnic --bench engine_rate [-- SECONDS-A-POINT]`
 //!
 //! With `-- count [N]` a fixed number of rounds of inline writes, or of the N-th other work, is stepped through
@@ -22,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rig::{DEPTH, Pair, Queue, Work, submit};
+use rig::{Pair, Queue, Work, submit};
 use softnic::{EngineOptions, SoftNics};
 
 fn pin(cpu: usize) {
@@ -44,9 +47,9 @@ fn submitter_alone(time: Duration) -> f64 {
 }
 
 /// The least that an engine must do, on one queue.
-fn bare(time: Duration, cpu: usize) -> f64 {
-    const BATCH: u64 = Work::INLINE.batch;
-    let mut queue = [Queue::new(Work::INLINE, 1, 0, 1)];
+fn bare(work: Work, time: Duration, cpu: usize) -> f64 {
+    let Work { batch, depth, .. } = work;
+    let mut queue = [Queue::new(work, 1, 0, 1)];
     let stop = AtomicBool::new(false);
     let cqes = queue[0].cqes();
     let (sq, cq, record) =
@@ -54,7 +57,7 @@ fn bare(time: Duration, cpu: usize) -> f64 {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(cpu);
-            let memory: Vec<AtomicU64> = (0..DEPTH).map(|_| AtomicU64::new(0)).collect();
+            let memory: Vec<AtomicU64> = (0..depth).map(|_| AtomicU64::new(0)).collect();
             let mut ci = 0u64;
             while !stop.load(Ordering::Relaxed) {
                 let producer = u32::from_be(record.half(4).load(Ordering::Acquire)) as u16;
@@ -63,8 +66,8 @@ fn bare(time: Duration, cpu: usize) -> f64 {
                     std::hint::spin_loop();
                 }
                 for _ in 0..n {
-                    let at = (ci % DEPTH * 64) as usize;
-                    let ahead = ((ci + 16) % DEPTH * 64) as usize;
+                    let at = ((ci & (depth - 1)) * 64) as usize;
+                    let ahead = (((ci + 16) & (depth - 1)) * 64) as usize;
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: a prefetch inside of the queue.
                     unsafe {
@@ -76,11 +79,11 @@ fn bare(time: Duration, cpu: usize) -> f64 {
                     let to = half(20) as usize / 32;
                     let value = u64::from(half(36)) << 32 | u64::from(half(40));
                     if half(32) & 0x7fff_ffff == 8 {
-                        memory[to % DEPTH as usize].store(value, Ordering::Relaxed);
+                        memory[to & (depth as usize - 1)].store(value, Ordering::Relaxed);
                     }
                     if half(8) & 8 != 0 {
-                        let entry = ci / BATCH;
-                        let slot = (entry % cqes * 64) as usize;
+                        let entry = ci / batch;
+                        let slot = ((entry & (cqes - 1)) * 64) as usize;
                         for word in 0..7 {
                             cq.word(slot + word * 8).store(0, Ordering::Relaxed);
                         }
@@ -126,36 +129,55 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 const ROUNDS: usize = 5;
-const QPS: [usize; 3] = [1, 8, 64];
+
+/// A measured row: the NIC's rates, and the bare loop's on as deep a queue.
+struct Row {
+    name: &'static str,
+    work: Work,
+    qps: usize,
+    rates: Vec<f64>,
+    floor: Vec<f64>,
+}
 
 fn inline_writes(time: Duration, engine: usize) {
-    let (mut floor, mut alone, mut own) = (Vec::new(), Vec::new(), Vec::new());
-    let mut rates = vec![Vec::new(); QPS.len()];
+    let row = |name, work, qps| Row { name, work, qps, rates: Vec::new(), floor: Vec::new() };
+    let mut rows = [
+        row("NIC, 1 QP", Work::INLINE, 1),
+        row("NIC, 8 QPs", Work::INLINE, 8),
+        row("NIC, 64 QPs", Work::INLINE, 64),
+        row("NIC, 1 QP, shallow", Work::SHALLOW, 1),
+    ];
+    let (mut alone, mut own) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         alone.push(submitter_alone(time / 4));
-        floor.push(bare(time, engine));
         own.push(stepped(Work::INLINE, 1, time));
-        for (rates, qps) in rates.iter_mut().zip(QPS) {
-            rates.push(nic(Work::INLINE, qps, time, engine));
+        for row in &mut rows {
+            row.floor.push(bare(row.work, time / 2, engine));
+            row.rates.push(nic(row.work, row.qps, time, engine));
         }
     }
-    let (alone, floor, own) = (median(&mut alone), median(&mut floor), median(&mut own));
-    println!("{:<30} {:>10} {:>12}", Work::INLINE.name, "M WQE/s", "bare / this");
-    println!("{:<30} {alone:>10.1}", "submitter, nobody reading");
-    println!("{:<30} {floor:>10.1}", "bare loop, 1 queue");
-    println!("{:<30} {own:>10.1}   {:.1} ns a WQE", "NIC stepped by submitter", 1e3 / own);
-    let mut one = None;
-    for (rates, qps) in rates.iter_mut().zip(QPS) {
-        let rate = median(rates);
-        let one = *one.get_or_insert(rate);
-        println!(
-            "{:<30} {rate:>10.1} {:>12.2}   {:+.1} % of 1 QP",
-            format!("NIC, {qps} QPs"),
-            floor / rate,
-            (rate / one - 1.0) * 100.0
-        );
+    let (alone, own) = (median(&mut alone), median(&mut own));
+    println!(
+        "{:<26} {:>8} {:>8} {:>10} {:>12}",
+        Work::INLINE.name,
+        "M WQE/s",
+        "bare",
+        "bare/this",
+        "to 1 QP"
+    );
+    println!("{:<26} {alone:>8.1}", "submitter, nobody reads");
+    println!("{:<26} {own:>8.1}   {:.1} ns a WQE", "NIC stepped by submitter", 1e3 / own);
+    let mut first = None;
+    for row in &mut rows {
+        let (rate, floor) = (median(&mut row.rates), median(&mut row.floor));
+        let (one, _) = *first.get_or_insert((rate, floor));
+        print!("{:<26} {rate:>8.1} {floor:>8.1} {:>10.2}", row.name, floor / rate);
+        if row.work.depth == Work::INLINE.depth {
+            print!(" {:>+10.1} %", (rate / one - 1.0) * 100.0);
+        }
+        println!();
     }
-    let rate = one.unwrap_or(own);
+    let (rate, floor) = first.unwrap_or((own, own));
     let bound = if floor < 1.5 * rate {
         "the transfer of WQE lines between the two cores, as the bare loop is"
     } else if rate > 0.7 * own {
@@ -199,7 +221,9 @@ fn main() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let engine = 1.min(cpus - 1);
     println!(
-        "# {cpus} CPUs; submitter on CPU 0, engine on CPU {engine}; depth {DEPTH}, medians of {ROUNDS}"
+        "# {cpus} CPUs; submitter on CPU 0, engine on CPU {engine}; queues of {} blocks, shallow {}, medians of {ROUNDS}",
+        Work::INLINE.depth,
+        Work::SHALLOW.depth,
     );
     pin(0);
     inline_writes(time, engine);

@@ -10,8 +10,6 @@ use softnic::{
 };
 use wire::doorbell::UAR_SEND;
 
-/// Blocks of a send queue.
-pub const DEPTH: u64 = 512;
 const SOURCE: u64 = 0x2000_0000_0000;
 const DESTINATION: u64 = 0x3000_0000_0000;
 const REGION: u64 = 1 << 20;
@@ -26,11 +24,21 @@ pub struct Work {
     pub inline: bool,
     /// WQEs a doorbell and a completion.
     pub batch: u64,
+    /// Blocks of the send queue.
+    pub depth: u64,
 }
 
 impl Work {
-    pub const INLINE: Self =
-        Self { name: "write 8 B, inline", opcode: 0x08, len: 8, inline: true, batch: 32 };
+    pub const INLINE: Self = Self {
+        name: "write 8 B, inline",
+        opcode: 0x08,
+        len: 8,
+        inline: true,
+        batch: 32,
+        depth: 512,
+    };
+    /// The whole queue fits into either core's first cache, beside other things.
+    pub const SHALLOW: Self = Self { depth: 128, ..Self::INLINE };
     pub const OTHERS: [Self; 8] = [
         Self { name: "write 8 B, inline, batch 1", batch: 1, ..Self::INLINE },
         Self { inline: false, name: "write 8 B", ..Self::INLINE },
@@ -65,9 +73,9 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(work: Work, qpn: u32, lkey: u32, rkey: u32) -> Self {
-        let cq_bytes = (DEPTH / work.batch * 64) as usize;
+        let cq_bytes = (work.depth / work.batch * 64) as usize;
         let queue = Self {
-            sq: Memory::zeroed((DEPTH * 64) as usize),
+            sq: Memory::zeroed((work.depth * 64) as usize),
             cq: Memory::zeroed(cq_bytes),
             cq_record: Memory::zeroed(64),
             record: Memory::zeroed(64),
@@ -84,13 +92,13 @@ impl Queue {
 
     /// Entries of its CQ: one a batch.
     pub fn cqes(&self) -> u64 {
-        DEPTH / self.work.batch
+        self.work.depth / self.work.batch
     }
 
     /// Everything of the WQEs that doesn't change from lap to lap.
     fn template(&self, qpn: u32, lkey: u32, rkey: u32) {
-        let Work { batch, len, inline, opcode, .. } = self.work;
-        for slot in 0..DEPTH {
+        let Work { batch, len, inline, opcode, depth, .. } = self.work;
+        for slot in 0..depth {
             let at = (slot * 64) as usize;
             let half = |offset: usize, value: u32| {
                 self.sq.half(at + offset).store(value.to_be(), Ordering::Relaxed);
@@ -120,10 +128,10 @@ impl Queue {
     #[inline]
     pub fn post_batch(&mut self) {
         let base = self.sq.as_ptr();
-        let first = (self.producer & (DEPTH - 1)) * 64;
+        let first = (self.producer & (self.work.depth - 1)) * 64;
         for i in 0..self.work.batch {
             let index = self.producer + i;
-            // SAFETY: a batch never wraps (DEPTH is a multiple of it), so all of it lies inside of the queue.
+            // SAFETY: a batch never wraps (the depth is a multiple of it), so all of it lies inside of the queue.
             unsafe {
                 let wqe = base.add((first + i * 64) as usize);
                 let control = (index as u32 & 0xffff) << 8 | self.work.opcode;
@@ -144,7 +152,7 @@ impl Queue {
     #[inline]
     pub fn has_room(&mut self) -> bool {
         let batch = self.work.batch;
-        if self.producer - self.completed + batch <= DEPTH {
+        if self.producer - self.completed + batch <= self.work.depth {
             return true;
         }
         let cqes = self.cqes();
@@ -153,7 +161,7 @@ impl Queue {
             let tail = (entry % cqes * 64 + 56) as usize;
             let op_own = (self.cq.word(tail).load(Ordering::Relaxed) >> 56) as u8;
             if op_own >> 4 == 15 || op_own & 1 != (entry / cqes) as u8 & 1 {
-                return self.producer - self.completed + batch <= DEPTH;
+                return self.producer - self.completed + batch <= self.work.depth;
             }
             fence(Ordering::Acquire);
             assert_eq!(op_own >> 4, 0, "an error completion");
@@ -253,7 +261,7 @@ fn create(nic: &mut Nic, pd: PdId, queue: &Queue) -> Qpn {
         send_cq: cq,
         recv_cq: cq,
         sq: dma(&queue.sq),
-        log_sq_blocks: DEPTH.trailing_zeros(),
+        log_sq_blocks: queue.work.depth.trailing_zeros(),
         rq: None,
         record: Some(dma(&queue.record)),
         uar,
