@@ -219,3 +219,74 @@ impl<W: Words> Consumer<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: u32 = 2;
+    const DEPTH: u64 = 1 << LOG;
+
+    /// As a producer's stores would leave the slot of position `at`.
+    fn push(memory: &Arc<Memory>, handoff: Handoff, at: u64) {
+        let mark = match handoff {
+            Handoff::LapParity => (!(at >> LOG) & 1) << 63,
+            Handoff::NonzeroWord => Descriptor::MARK,
+            _ => 0,
+        };
+        let slot = 16 * (at % DEPTH) as usize;
+        memory.word(slot).store(at | mark, Release);
+        memory.word(slot + 8).store(at | mark, Release);
+        memory.half(RingLayout::of(LOG).flags + 4 * (at % DEPTH) as usize).store(1, Release);
+    }
+
+    #[test]
+    fn a_descriptor_is_given_until_it_is_released_and_never_as_another() {
+        for handoff in [Handoff::LapParity, Handoff::NonzeroWord, Handoff::ValidByte] {
+            for start in [0, DEPTH, (1 << 16) - 3, (1 << 32) - 3] {
+                let memory = Memory::zeroed(RingLayout::of(LOG).bytes);
+                let mut ring = Consumer::new(Arc::clone(&memory), handoff, LOG, start);
+                for first in (start..start + 5 * DEPTH).step_by(DEPTH as usize) {
+                    for at in first..first + DEPTH {
+                        assert_eq!(ring.peek(at), None, "{handoff} {at}");
+                        push(&memory, handoff, at);
+                    }
+                    // All taken, none posted: what a slot holds is not its next position's.
+                    for at in first..first + DEPTH {
+                        let [low, high] = ring.peek(at).unwrap();
+                        let is_mine = |word| word & !Descriptor::MARK == at;
+                        assert!(is_mine(low) && is_mine(high), "{handoff} {at}");
+                        assert_eq!(ring.peek(at + DEPTH), None, "{handoff} {at}");
+                    }
+                    ring.release(first + DEPTH);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn half_a_descriptor_is_none() {
+        for handoff in [Handoff::LapParity, Handoff::NonzeroWord] {
+            for late in [0, 8] {
+                let memory = Memory::zeroed(RingLayout::of(LOG).bytes);
+                let ring = Consumer::new(Arc::clone(&memory), handoff, LOG, 0);
+                let before = memory.word(late).load(Relaxed);
+                push(&memory, handoff, 0);
+                let whole = memory.word(late).swap(before, Relaxed);
+                assert_eq!(ring.peek(0), None, "{handoff}: word at {late} late");
+                memory.word(late).store(whole, Release);
+                assert!(ring.peek(0).is_some(), "{handoff}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let memory = Memory::zeroed(RingLayout::of(LOG).bytes);
+        let mut ring = Consumer::new(Arc::clone(&memory), Handoff::LapParity, LOG, 7);
+        ring.fail(3);
+        ring.fail(4);
+        let at = RingLayout::of(LOG).progress + progress::FAILURE;
+        assert_eq!((ring.is_failed(), memory.word(at).load(Relaxed)), (true, 3));
+    }
+}
