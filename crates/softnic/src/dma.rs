@@ -192,6 +192,21 @@ impl Blocks<'_> {
         // SAFETY: inside of the buffer and aligned, by the fields' invariant; alive as long as the buffer.
         unsafe { AtomicU64::from_ptr(self.at(index).add(word & 7)) }.load(Ordering::Relaxed)
     }
+    /// Gives up the cached copies of `count` blocks from `index` on.
+    ///
+    /// A NIC that reads a WQE over PCIe keeps no copy of it. A copy kept here would cost the client a round trip
+    /// to this core when it writes the slot again.
+    pub(crate) fn give_up(&self, index: u64, count: u64) {
+        for index in index..index + count {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a write-back and invalidation changes no contents; the address is inside of the buffer.
+            unsafe {
+                core::arch::x86_64::_mm_clflush(self.at(index).cast())
+            };
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = index;
+        }
+    }
     /// Asks for block `index` without waiting for it.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: u64) {

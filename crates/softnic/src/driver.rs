@@ -201,6 +201,10 @@ impl SoftNics {
     /// # Errors
     /// The thread can't be started.
     pub fn spawn(nics: Vec<Nic>, options: EngineOptions) -> Result<Self, EngineGone> {
+        let mut nics = nics;
+        for nic in &mut nics {
+            nic.far = true;
+        }
         let shared = Arc::new(Shared::new(nics, options.clock, false));
         let engine = Arc::clone(&shared);
         let handle = std::thread::Builder::new()

@@ -239,6 +239,7 @@ impl Nic {
                         faults: &mut self.config.faults,
                         pace: &mut self.pace,
                         plain: self.plain,
+                        far: self.far,
                     };
                     let Some(link) = self.links.get_mut(qp.link) else { continue };
                     if qp.reconnect

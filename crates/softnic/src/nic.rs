@@ -89,6 +89,8 @@ pub struct Nic {
     pub(crate) taken: u32,
     /// No WQE is failed, no packet lost, and nothing takes time.
     pub(crate) plain: bool,
+    /// Clients run on other cores than the one that steps.
+    pub(crate) far: bool,
 }
 
 /// QP numbers: `tag << 16 | index`.
@@ -136,6 +138,7 @@ impl Nic {
             dice: Rng::new(0),
             taken: 0,
             plain: true,
+            far: false,
             config,
         };
         let faults = nic.config.faults.clone();

@@ -27,6 +27,8 @@ pub(crate) struct Context<'a> {
     pub pace: &'a mut Pace,
     /// No WQE is failed and nothing takes time.
     pub plain: bool,
+    /// Clients run on other cores.
+    pub far: bool,
 }
 
 /// Bytes that a packet has on the wire besides its payload (LRH, BTH, RETH, CRCs).

@@ -233,6 +233,9 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
         if part.wqes == 0 {
             break;
         }
+        if cx.far {
+            ring.give_up(index, part.wqes as u64);
+        }
         let places = sq.sent.len() - 1;
         if let Some(sent) = sq.sent.get_mut((sq.tail + n) as usize & places) {
             *sent = Sent {
