@@ -349,3 +349,109 @@ pub(crate) fn loopback(id: u16) -> LinkEnd {
 }
 
 const _: () = assert!(HEADER + 8 == LINE && align_of::<Header>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(psn: u32) -> Header {
+        Header { psn, ..Header::default() }
+    }
+
+    /// Takes the oldest record: its number and payload.
+    fn take(lane: &mut Receiver) -> Option<(u32, Vec<u8>)> {
+        let (header, payload) = lane.peek()?;
+        let taken = (header.psn, payload.to_vec());
+        lane.pop();
+        lane.release();
+        Some(taken)
+    }
+
+    #[test]
+    fn records_of_every_size_come_out_as_they_went_in_across_the_rings_end() {
+        let (mut sender, mut receiver) = lane(14);
+        let mut taken = 0;
+        for nth in 0..3_000u32 {
+            let payload: Vec<u8> = (0..nth * 37 % 1_500).map(|i| (i + nth) as u8).collect();
+            while sender
+                .push(header(nth), payload.len())
+                .map(|p| p.copy_from_slice(&payload))
+                .is_none()
+            {
+                // Full: the oldest makes room.
+                sender.publish();
+                let (psn, bytes) = take(&mut receiver).unwrap();
+                assert_eq!((psn, bytes.len() as u32), (taken, taken * 37 % 1_500));
+                assert!(bytes.iter().enumerate().all(|(i, &b)| b == (i as u32 + taken) as u8));
+                taken += 1;
+            }
+        }
+        sender.publish();
+        while let Some((psn, _)) = take(&mut receiver) {
+            assert_eq!(psn, taken);
+            taken += 1;
+        }
+        assert_eq!(taken, 3_000);
+    }
+
+    #[test]
+    fn nothing_is_seen_before_it_is_published_nor_after_it_is_taken_back() {
+        let (mut sender, mut receiver) = lane(14);
+        assert!(sender.push(header(1), 3).is_some());
+        assert!(receiver.peek().is_none());
+        let mark = sender.mark();
+        assert!(sender.push(header(2), 100).is_some());
+        sender.rollback(mark);
+        sender.publish();
+        assert_eq!(take(&mut receiver).map(|(psn, _)| psn), Some(1));
+        assert!(take(&mut receiver).is_none());
+    }
+
+    #[test]
+    fn runs_of_lines_are_records_and_end_where_the_room_does() {
+        let (mut sender, mut receiver) = lane(14);
+        let lines = (1 << 14) / LINE;
+        let mut next = 0u32;
+        let mut expected = 0u32;
+        for round in 0..20 {
+            let room = sender.room(100);
+            let len = room.len();
+            for line in room.iter_mut() {
+                let header = Header { size: LINE as u32, len: 8, ..header(next) };
+                line[..7].copy_from_slice(&header.words());
+                line[7] = u64::from(next) << 32;
+                next += 1;
+            }
+            sender.pushed(len);
+            assert!(len <= 100 && (len > 0 || round > 0));
+            assert!((next - expected) as usize <= lines);
+            sender.publish();
+            // Half line by line, half record by record.
+            let seen: Vec<u64> = receiver.lines().iter().take(20).map(|line| line[7]).collect();
+            receiver.took(seen.len());
+            for word in seen {
+                assert_eq!(word, u64::from(expected) << 32);
+                expected += 1;
+            }
+            for _ in 0..20 {
+                let Some((psn, payload)) = take(&mut receiver) else { break };
+                assert_eq!((psn, payload.len()), (expected, 8));
+                expected += 1;
+            }
+            receiver.release();
+        }
+        assert!(next as usize > 2 * lines, "the ring went round");
+    }
+
+    #[test]
+    fn an_empty_lane_starts_again_at_its_beginning() {
+        let (mut sender, mut receiver) = lane(15);
+        for nth in 0..400 {
+            sender.rewind();
+            assert!(sender.push(header(nth), 200).is_some());
+            sender.publish();
+            assert_eq!(take(&mut receiver).map(|(psn, _)| psn), Some(nth));
+        }
+        assert!(sender.tail & sender.view.mask <= 9 << 10, "light traffic stays at the beginning");
+    }
+}
