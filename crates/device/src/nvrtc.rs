@@ -1,6 +1,6 @@
 //! Compiles device code for GPUs with NVRTC, which needs no GPU.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -192,6 +192,5 @@ impl Drop for Program {
 fn c_string(text: &str) -> CString {
     // A NUL in a source would end it early; the headers have none.
     let bytes: Vec<u8> = text.bytes().take_while(|b| *b != 0).collect();
-    CString::new(bytes)
-        .unwrap_or_else(|_| CStr::from_bytes_with_nul(b"\0").unwrap_or_default().to_owned())
+    CString::new(bytes).unwrap_or_default()
 }
