@@ -55,7 +55,6 @@ impl LoomMemory {
     }
 
     /// Puts it in force on this thread, until the guard goes.
-    #[must_use]
     pub fn enter(&self) -> Entered {
         let cells = self
             .cells
@@ -74,7 +73,6 @@ pub struct ShuttleMemory;
 
 impl ShuttleMemory {
     /// Puts it in force on this thread, until the guard goes.
-    #[must_use]
     pub fn enter(&self) -> Entered {
         let point = Arc::new(shuttle::sync::atomic::AtomicBool::new(false));
         BACKEND.with(|b| b.replace(Backend::Shuttle(point)));
@@ -144,11 +142,16 @@ fn access(at: usize, width: Width, op: Op) -> u64 {
         }
         Now::Shuttle(point) => {
             point.load(Ordering::SeqCst);
-            // SAFETY: the headers access what the model handed them, aligned; all sides do so atomically.
             match width {
-                Width::Double => real64(unsafe { AtomicU64::from_ptr(at as *mut u64) }, op),
-                // SAFETY: as above.
-                Width::Word => real32(unsafe { AtomicU32::from_ptr(at as *mut u32) }, op),
+                Width::Double => {
+                    // SAFETY: the headers access what the model handed them, aligned, and all sides do so
+                    // atomically.
+                    real64(unsafe { AtomicU64::from_ptr(at as *mut u64) }, op)
+                }
+                Width::Word => {
+                    // SAFETY: as above.
+                    real32(unsafe { AtomicU32::from_ptr(at as *mut u32) }, op)
+                }
             }
         }
     }

@@ -27,17 +27,17 @@ struct Memory {
     state: UnsafeCell<QpState>,
 }
 
+// SAFETY: only an exclusive queue's state is accessed here, and by one thread; all else is the checker's.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
 #[derive(Clone)]
 pub struct Queue {
     memory: Arc<Memory>,
     choice: Choice,
     start: u64,
 }
-
-// SAFETY: what the addresses lead to is the checker's memory, which all threads of a model share.
-unsafe impl Send for Queue {}
-// SAFETY: as above.
-unsafe impl Sync for Queue {}
 
 pub fn choice(sharing: Sharing, ringing: Ringing) -> Choice {
     let signalling = match ringing {
@@ -194,6 +194,16 @@ impl Nic {
         self.complete(self.head, signalled);
     }
 
+    /// Reads the slots of blocks that are not completed: nobody may have written to them again.
+    pub fn read_pending(&self) {
+        let m = &*self.queue.memory;
+        for index in self.completed..self.head {
+            let slot = (index % DEPTH) as usize * 8;
+            let low = load(&raw const m.sq[slot], Width::Double, false);
+            assert_eq!(low, 0, "block {index} was overwritten before the NIC was done with it");
+        }
+    }
+
     /// Completes all blocks before `to`; the last one in error if it is at or behind the one that fails.
     pub fn complete(&mut self, to: u64, signalled: bool) {
         let m = Arc::clone(&self.queue.memory);
@@ -206,7 +216,7 @@ impl Nic {
                     let record = load(&raw const m.cq_record[0], Width::Word, true) as u32;
                     let taken = u64::from(u32::from_be(record));
                     assert!(self.cqes - taken < DEPTH, "the CQ ran over");
-                    (self.cqes % DEPTH, self.cqes / DEPTH & 1)
+                    (self.cqes % DEPTH, (self.cqes / DEPTH) & 1)
                 }
             };
             let counter = (index as u16).to_be_bytes();
