@@ -16,6 +16,8 @@ use crate::requester::{Context, PSN_WINDOW};
 
 /// Most bytes of a small write.
 const MOST: u32 = 32;
+/// WQEs of one run from which their lines are given up.
+const STREAM: usize = 8;
 /// Segments before the inline one, and the inline header.
 const BEFORE: u32 = 2 * 16 + 4;
 /// Blocks asked for ahead of the one that is read: a line comes from another core in the time of about ten.
@@ -233,7 +235,8 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
         if part.wqes == 0 {
             break;
         }
-        if cx.far {
+        // Flushing has its own latency, which only a stream of WQEs hides.
+        if cx.far && part.wqes as usize >= STREAM {
             ring.give_up(index, part.wqes as u64);
         }
         let places = sq.sent.len() - 1;
