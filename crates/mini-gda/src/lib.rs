@@ -20,7 +20,7 @@
 //! let (mut issue, mut total, mut failure) = (vec![0u64; 10], vec![0u64; 10], 0u64);
 //! let args = LatencyArgs {
 //!     qp: gda.views().as_ptr(), qps: 1, scope: QuietScope::One, bytes: 8, slots: 10, stride: 8,
-//!     warmup: 0, samples: 10,
+//!     warmup: 0, samples: 10, first: 1,
 //!     local: Local { address: source.address, lkey: source.lkey },
 //!     remote: Remote { address: target.address, rkey: target.rkey },
 //!     result: Local::default(), signal: Remote::default(), av: std::ptr::null(),
