@@ -55,9 +55,10 @@ bool run(const Qp& qp, const Step* steps, u64 count, const AddressVector* av, Do
 }
 
 template <Order O, Sharing S, CqKind K, CqLoad L, Ringing R, u32 Blocks, Transport T, bool Checked>
-using Of = Choice<O, S, K, L, R,
-                  R == Ringing::deferred || R == Ringing::every_nth ? Signalling::on_request : Signalling::every,
-                  Blocks, T, Checked>;
+using Of =
+    Choice<O, S, K, L, R,
+           R == Ringing::deferred || R == Ringing::every_nth ? Signalling::on_request : Signalling::every,
+           Blocks, T, Checked>;
 
 // Every ordering on every sharing and CQ kind; every other choice with one ordering.
 template <Sharing S, CqKind K, class Run>
@@ -68,8 +69,8 @@ bool by_rest(const RunTimeChoice& c, Run run) {
     if (c.order != static_cast<u32>(kOrder)) {
         return c.cq_load == 1 && c.ringing == 0 && c.max_blocks == 1 && c.transport == 0 && !c.checked &&
                with<kHostOrders>(c.order, [&](auto order) {
-                   return run(Of<static_cast<Order>(order.value), S, K, CqLoad::acquire, Ringing::each, 1, kRc,
-                                 false>{});
+                   return run(Of<static_cast<Order>(order.value), S, K, CqLoad::acquire, Ringing::each, 1,
+                                 kRc, false>{});
                });
     }
     if (c.transport == 1) {
@@ -81,23 +82,28 @@ bool by_rest(const RunTimeChoice& c, Run run) {
                run(Of<kOrder, S, K, CqLoad::plain, Ringing::each, 1, kRc, false>{});
     }
     if (c.max_blocks == 5) {
-        return c.ringing == 0 && !c.checked && run(Of<kOrder, S, K, CqLoad::acquire, Ringing::each, 5, kRc, false>{});
+        return c.ringing == 0 && !c.checked &&
+               run(Of<kOrder, S, K, CqLoad::acquire, Ringing::each, 5, kRc, false>{});
     }
     return c.max_blocks == 1 && with<kRingings>(c.ringing, [&](auto ringing) {
-        constexpr Ringing kRinging = static_cast<Ringing>(ringing.value);
-        if (c.checked) return run(Of<kOrder, S, K, CqLoad::acquire, kRinging, 1, kRc, true>{});
-        return run(Of<kOrder, S, K, CqLoad::acquire, kRinging, 1, kRc, false>{});
-    });
+               constexpr Ringing kRinging = static_cast<Ringing>(ringing.value);
+               if (c.checked) return run(Of<kOrder, S, K, CqLoad::acquire, kRinging, 1, kRc, true>{});
+               return run(Of<kOrder, S, K, CqLoad::acquire, kRinging, 1, kRc, false>{});
+           });
 }
 
 }  // namespace
 
 extern "C" bool gic_host_program(const RunTimeChoice* c, const Qp* qp, const Step* steps, u64 count,
                                  const AddressVector* av, Done* done) {
-    return c->sharing < 2 && with<2>(c->sharing, [&](auto sharing) {
-        return with<kCqKinds>(c->cq_kind, [&](auto kind) {
-            return by_rest<static_cast<Sharing>(sharing.value), static_cast<CqKind>(kind.value)>(
-                *c, [&](auto choice) { return run<decltype(choice)>(*qp, steps, count, av, done); });
-        });
-    });
+    return c->sharing < 2 &&
+           with<2>(
+               c->sharing,
+               [&](auto sharing) {
+                   return with<kCqKinds>(c->cq_kind, [&](auto kind) {
+                       return by_rest<static_cast<Sharing>(sharing.value), static_cast<CqKind>(kind.value)>(
+                           *c,
+                           [&](auto choice) { return run<decltype(choice)>(*qp, steps, count, av, done); });
+                   });
+               });
 }

@@ -1,5 +1,5 @@
-#include "dispatch.hpp"
 #include "gic/kernels/proxy.hpp"
+#include "dispatch.hpp"
 
 #include <cstddef>
 
@@ -18,42 +18,51 @@ template <class Body>
 bool by_choice(const RunTimeProxyChoice& c, Body body) {
     if (c.publish == 1) {
         return c.handoff == 0 && c.progress == 0 && with<kProducers>(c.producers, [&](auto producers) {
-            body(ProxyChoice<Handoff::lap_parity, static_cast<Producers>(producers.value), Progress::cached,
-                             Publish::posted>{});
-            return true;
-        });
+                   body(ProxyChoice<Handoff::lap_parity, static_cast<Producers>(producers.value),
+                                    Progress::cached, Publish::posted>{});
+                   return true;
+               });
     }
     return c.publish == 0 && with<kHandoffs>(c.handoff, [&](auto handoff) {
-        return with<kProducers>(c.producers, [&](auto producers) {
-            return with<kProgresses>(c.progress, [&](auto progress) {
-                body(ProxyChoice<static_cast<Handoff>(handoff.value), static_cast<Producers>(producers.value),
-                                 static_cast<Progress>(progress.value)>{});
-                return true;
-            });
-        });
-    });
+               return with<kProducers>(c.producers, [&](auto producers) {
+                   return with<kProgresses>(c.progress, [&](auto progress) {
+                       body(ProxyChoice<static_cast<Handoff>(handoff.value),
+                                        static_cast<Producers>(producers.value),
+                                        static_cast<Progress>(progress.value)>{});
+                       return true;
+                   });
+               });
+           });
 }
 
 }  // namespace
 
-extern "C" bool gic_host_enqueue(const RunTimeProxyChoice* c, u32 op, const kernels::EnqueueArgs* a, u32 thread) {
+extern "C" bool gic_host_enqueue(const RunTimeProxyChoice* c, u32 op, const kernels::EnqueueArgs* a,
+                                 u32 thread) {
     // Reads and atomics: in one form of each hand-off that takes a descriptor.
     if (op > 1 && (c->producers != 0 || c->progress != 0 || c->publish != 0 || c->handoff == 4)) return false;
-    return by_choice(*c, [&](auto choice) {
-        using C = decltype(choice);
-        switch (static_cast<ProxyOp>(op)) {
-        case ProxyOp::put: return kernels::enqueue<C, ProxyOp::put>(*a, thread);
-        case ProxyOp::put_signal: return kernels::enqueue<C, ProxyOp::put_signal>(*a, thread);
-        default: break;
-        }
-        if constexpr (!C::shared && C::progress == Progress::cached && C::publish == Publish::release) {
-            if (static_cast<ProxyOp>(op) == ProxyOp::get) kernels::enqueue<C, ProxyOp::get>(*a, thread);
-            else kernels::enqueue<C, ProxyOp::fetch_add>(*a, thread);
-        }
-    }) && (op < 2 || op == static_cast<u32>(ProxyOp::get) || op == static_cast<u32>(ProxyOp::fetch_add));
+    return by_choice(*c,
+                     [&](auto choice) {
+                         using C = decltype(choice);
+                         switch (static_cast<ProxyOp>(op)) {
+                         case ProxyOp::put: return kernels::enqueue<C, ProxyOp::put>(*a, thread);
+                         case ProxyOp::put_signal:
+                             return kernels::enqueue<C, ProxyOp::put_signal>(*a, thread);
+                         default: break;
+                         }
+                         if constexpr (!C::shared && C::progress == Progress::cached &&
+                                       C::publish == Publish::release) {
+                             if (static_cast<ProxyOp>(op) == ProxyOp::get)
+                                 kernels::enqueue<C, ProxyOp::get>(*a, thread);
+                             else
+                                 kernels::enqueue<C, ProxyOp::fetch_add>(*a, thread);
+                         }
+                     }) &&
+           (op < 2 || op == static_cast<u32>(ProxyOp::get) || op == static_cast<u32>(ProxyOp::fetch_add));
 }
 
-extern "C" bool gic_host_proxy_rate(const RunTimeProxyChoice* c, const kernels::ProxyRateArgs* a, u32 thread) {
+extern "C" bool gic_host_proxy_rate(const RunTimeProxyChoice* c, const kernels::ProxyRateArgs* a,
+                                    u32 thread) {
     return by_choice(*c, [&](auto choice) { kernels::proxy_rate<decltype(choice)>(*a, thread); });
 }
 
@@ -75,8 +84,10 @@ extern "C" u64 gic_host_push(const RunTimeProxyChoice* c, const Ring* ring, cons
         using C = decltype(choice);
         Producer<C> producer(*ring);
         for (u64 i = 0; i < count && p.failure.ok(); i++) {
-            if constexpr (C::handoff == Handoff::mapped_counter) p = producer.raise();
-            else p = producer.push(d[i]);
+            if constexpr (C::handoff == Handoff::mapped_counter)
+                p = producer.raise();
+            else
+                p = producer.push(d[i]);
         }
         producer.save();
     });
@@ -105,21 +116,48 @@ extern "C" void gic_host_pack(const Descriptor* d, u64* words) {
 extern "C" bool gic_host_proxy_layouts(const u64* rust, u32 count) {
     using namespace kernels;
     const u64 cpp[] = {
-        sizeof(Descriptor), offsetof(Descriptor, channel), offsetof(Descriptor, size),
-        offsetof(Descriptor, source), offsetof(Descriptor, destination),
-        sizeof(RingProgress), offsetof(RingProgress, posted), offsetof(RingProgress, completed),
+        sizeof(Descriptor),
+        offsetof(Descriptor, channel),
+        offsetof(Descriptor, size),
+        offsetof(Descriptor, source),
+        offsetof(Descriptor, destination),
+        sizeof(RingProgress),
+        offsetof(RingProgress, posted),
+        offsetof(RingProgress, completed),
         offsetof(RingProgress, failure),
-        sizeof(RingState), offsetof(RingState, ready), offsetof(RingState, tail), offsetof(RingState, failure),
-        sizeof(ProxyChannel), offsetof(ProxyChannel, remote), offsetof(ProxyChannel, signal),
-        offsetof(ProxyChannel, result), offsetof(ProxyChannel, lkey), offsetof(ProxyChannel, rkey),
-        offsetof(ProxyChannel, signal_rkey), offsetof(ProxyChannel, result_lkey),
-        sizeof(Ring), offsetof(Ring, flags), offsetof(Ring, counter), offsetof(Ring, progress),
-        offsetof(Ring, state), offsetof(Ring, channels), offsetof(Ring, deadline), offsetof(Ring, log_depth),
-        offsetof(Ring, channel_count), offsetof(Ring, number), offsetof(Ring, qpn),
-        sizeof(EnqueueArgs), offsetof(EnqueueArgs, channel), offsetof(EnqueueArgs, samples),
+        sizeof(RingState),
+        offsetof(RingState, ready),
+        offsetof(RingState, tail),
+        offsetof(RingState, failure),
+        sizeof(ProxyChannel),
+        offsetof(ProxyChannel, remote),
+        offsetof(ProxyChannel, signal),
+        offsetof(ProxyChannel, result),
+        offsetof(ProxyChannel, lkey),
+        offsetof(ProxyChannel, rkey),
+        offsetof(ProxyChannel, signal_rkey),
+        offsetof(ProxyChannel, result_lkey),
+        sizeof(Ring),
+        offsetof(Ring, flags),
+        offsetof(Ring, counter),
+        offsetof(Ring, progress),
+        offsetof(Ring, state),
+        offsetof(Ring, channels),
+        offsetof(Ring, deadline),
+        offsetof(Ring, log_depth),
+        offsetof(Ring, channel_count),
+        offsetof(Ring, number),
+        offsetof(Ring, qpn),
+        sizeof(EnqueueArgs),
+        offsetof(EnqueueArgs, channel),
+        offsetof(EnqueueArgs, samples),
         offsetof(EnqueueArgs, failure),
-        sizeof(ProxyRateArgs), offsetof(ProxyRateArgs, window), offsetof(ProxyRateArgs, failure),
-        sizeof(ProxyRoundTripArgs), offsetof(ProxyRoundTripArgs, inbox), offsetof(ProxyRoundTripArgs, failure),
+        sizeof(ProxyRateArgs),
+        offsetof(ProxyRateArgs, window),
+        offsetof(ProxyRateArgs, failure),
+        sizeof(ProxyRoundTripArgs),
+        offsetof(ProxyRoundTripArgs, inbox),
+        offsetof(ProxyRoundTripArgs, failure),
     };
     if (count != sizeof(cpp) / sizeof(cpp[0])) return false;
     for (u32 i = 0; i < count; i++)

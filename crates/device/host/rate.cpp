@@ -1,5 +1,5 @@
-#include "dispatch.hpp"
 #include "gic/kernels/rate.hpp"
+#include "dispatch.hpp"
 
 using namespace gic;
 

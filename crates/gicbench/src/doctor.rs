@@ -59,13 +59,7 @@ pub fn examine(platform: &Platform) -> Vec<Finding> {
         "the CUDA submitter runs device code through it",
         "install the NVIDIA driver",
     ));
-    findings.push(libraries(
-        "NVRTC",
-        &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"],
-        "device code is compiled for the GPU with it at run time",
-        "install the CUDA toolkit, or the nvidia-cuda-nvrtc wheel and put its lib folder in \
-         LD_LIBRARY_PATH",
-    ));
+    findings.push(nvrtc(device::nvrtc::load().map_err(|error| error.to_string())));
     findings.push(rdma(platform));
     findings.push(libraries(
         "libibverbs",
@@ -377,6 +371,14 @@ fn rdma(platform: &Platform) -> Finding {
 }
 
 /// Looks for a shared library where the loader would.
+fn nvrtc(loaded: Result<(), String>) -> Finding {
+    let meaning = "device code is compiled for the GPU with it at run time";
+    match loaded {
+        Ok(()) => finding("NVRTC", Level::Ok, "loads", meaning),
+        Err(why) => finding("NVRTC", Level::Note, "not found", meaning).advise(&why),
+    }
+}
+
 fn libraries(name: &'static str, files: &[&str], meaning: &str, advice: &str) -> Finding {
     let mut folders: Vec<PathBuf> = std::env::var_os("LD_LIBRARY_PATH")
         .map(|paths| std::env::split_paths(&paths).collect())

@@ -18,9 +18,9 @@ Posted post(Endpoint<C>& e, const Qp& qp, u32 value, const How& how) {
 }
 
 template <Order O, Sharing S, CqKind K, Ringing R>
-using Of = Choice<O, S, K, CqLoad::acquire, R,
-                  R == Ringing::deferred || R == Ringing::every_nth ? Signalling::on_request
-                                                                    : Signalling::every>;
+using Of =
+    Choice<O, S, K, CqLoad::acquire, R,
+           R == Ringing::deferred || R == Ringing::every_nth ? Signalling::on_request : Signalling::every>;
 
 template <class Run>
 bool chosen(const RunTimeChoice& c, Run run) {
@@ -55,8 +55,8 @@ extern "C" bool gic_modelled_post(const RunTimeChoice* c, const Qp* qp, u32 valu
 }
 
 // A fetch-and-add or an inline write of `value`, as executed by a NIC that is there.
-extern "C" bool gic_modelled_operate(const RunTimeChoice* c, const Qp* qp, bool add, Remote remote, Local local,
-                                     u64 value, bool ring, u64* ticket, u64* failure) {
+extern "C" bool gic_modelled_operate(const RunTimeChoice* c, const Qp* qp, bool add, Remote remote,
+                                     Local local, u64 value, bool ring, u64* ticket, u64* failure) {
     return chosen(*c, [&](auto choice) {
         Endpoint<decltype(choice)> e(*qp);
         How how;
@@ -71,7 +71,8 @@ extern "C" bool gic_modelled_operate(const RunTimeChoice* c, const Qp* qp, bool 
 }
 
 // Waits for a ticket; 1 is done, 2 an error.
-extern "C" bool gic_modelled_wait(const RunTimeChoice* c, const Qp* qp, u64 ticket, u32* status, u64* failure) {
+extern "C" bool gic_modelled_wait(const RunTimeChoice* c, const Qp* qp, u64 ticket, u32* status,
+                                  u64* failure) {
     return chosen(*c, [&](auto choice) {
         Endpoint<decltype(choice)> e(*qp);
         Outcome o = e.wait(ticket);

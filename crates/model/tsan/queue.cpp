@@ -82,7 +82,8 @@ struct Nic {
 template <class C>
 void run(const char* name, u64 start) {
     auto* m = new Memory;
-    for (u64& word : m->cq) word = ~u64{0};
+    for (u64& word : m->cq)
+        word = ~u64{0};
     m->state.reserved = m->state.ready = m->state.rung = m->state.consumed = start;
     Qp qp = {};
     qp.sq = {reinterpret_cast<u8*>(m->sq), kLogBlocks};
@@ -122,7 +123,8 @@ void run(const char* name, u64 start) {
             require(e.wait(last).status == Status::done, "a wait failed");
         });
     }
-    for (auto& poster : posters) poster.join();
+    for (auto& poster : posters)
+        poster.join();
     engine.join();
     std::vector<bool> seen(kThreads * kPosts);
     for (u32 value : nic.fetched) {

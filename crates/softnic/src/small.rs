@@ -124,15 +124,15 @@ fn send_words(ring: Blocks<'_>, index: u64, psn: u64, like: &Template, room: &mu
     // Up to where the 24-bit sequence number wraps. Where the index does, the next one isn't the expected.
     let most = 0x100_0000 - u64::from(low(psn));
     let mut expected = first_word(index, like.qpn) | 3;
-    let mut part = Part { wqes: 0, len: 0, signalled: false };
+    let (mut wqes, mut len, mut signalled) = (0, 0, false);
     for (line, index) in room.iter_mut().zip(index..index + most) {
         ring.prefetch((index + AHEAD).min(like.newest));
         let flags = high(u64::from_be(ring.word(index, 1))) as u8;
         let (fourth, fifth) = (ring.word(index, 4), ring.word(index, 5));
-        let len = high(u64::from_be(fourth)) ^ INLINE;
+        let bytes = high(u64::from_be(fourth)) ^ INLINE;
         if u64::from_be(ring.word(index, 0)) != expected
             || flags & !CtrlFlags::CQ_UPDATE.0 != 0
-            || len > 8
+            || bytes > 8
         {
             break;
         }
@@ -140,18 +140,18 @@ fn send_words(ring: Blocks<'_>, index: u64, psn: u64, like: &Template, room: &mu
         let payload = (u64::from_le(fourth) >> 32 | u64::from_le(fifth) << 32).to_le();
         let rkey = high(u64::from_be(ring.word(index, 3)));
         let raddr = u64::from_be(ring.word(index, 2));
-        let (size, key) = (pair(LINE as u32, len), pair(rkey, len));
+        let (size, key) = (pair(LINE as u32, bytes), pair(rkey, bytes));
         *line = [size, common, sequence, raddr, key, rest, at, payload];
         expected += 1 << 40;
         sequence = sequence.wrapping_add(pair(0, 1));
-        part.wqes += 1;
-        part.len = len;
+        wqes += 1;
+        len = bytes;
         if flags != 0 {
-            part.signalled = true;
+            signalled = true;
             break;
         }
     }
-    part
+    Part { wqes, len, signalled }
 }
 
 /// Sends at most `most` other small writes from block `index` on, up to one that is for
@@ -236,7 +236,7 @@ pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u3
             break;
         }
         // Flushing has its own latency, which only a stream of WQEs hides.
-        if cx.far && part.wqes as usize >= STREAM {
+        if cx.far && part.wqes >= STREAM {
             ring.give_up(index, part.wqes as u64);
         }
         let places = sq.sent.len() - 1;

@@ -23,7 +23,10 @@ void gic_model_fence();
 namespace gic {
 
 // Who must see an ordering: the threads of this GPU, or every observer in the system.
-enum class Scope : u32 { gpu = 0, system = 1 };
+enum class Scope : u32 {
+    gpu = 0,
+    system = 1
+};
 
 #if defined(__SANITIZE_THREAD__)
 inline u64 tsan_fence_word;
@@ -32,43 +35,43 @@ inline u64 tsan_fence_word;
 namespace mem {
 
 #if GIC_ON_GPU
-#define GIC_PTX_LOAD(sem, scope)                                                                   \
-    if constexpr (sizeof(T) == 8) {                                                                \
-        u64 v;                                                                                     \
-        asm volatile("ld." sem scope ".global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");      \
-        return static_cast<T>(v);                                                                  \
-    } else {                                                                                       \
-        u32 v;                                                                                     \
-        asm volatile("ld." sem scope ".global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");      \
-        return static_cast<T>(v);                                                                  \
+#define GIC_PTX_LOAD(sem, scope)                                                                             \
+    if constexpr (sizeof(T) == 8) {                                                                          \
+        u64 v;                                                                                               \
+        asm volatile("ld." sem scope ".global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");                \
+        return static_cast<T>(v);                                                                            \
+    } else {                                                                                                 \
+        u32 v;                                                                                               \
+        asm volatile("ld." sem scope ".global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");                \
+        return static_cast<T>(v);                                                                            \
     }
-#define GIC_PTX_STORE(sem, scope)                                                                  \
-    if constexpr (sizeof(T) == 8) {                                                                \
-        asm volatile("st." sem scope ".global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");    \
-    } else {                                                                                       \
-        asm volatile("st." sem scope ".global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");    \
+#define GIC_PTX_STORE(sem, scope)                                                                            \
+    if constexpr (sizeof(T) == 8) {                                                                          \
+        asm volatile("st." sem scope ".global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");              \
+    } else {                                                                                                 \
+        asm volatile("st." sem scope ".global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");              \
     }
-#define GIC_PTX_ATOM(op, scope)                                                                    \
-    if constexpr (sizeof(T) == 8) {                                                                \
-        u64 v;                                                                                     \
-        asm volatile("atom.acq_rel" scope ".global." op ".u64 %0, [%1], %2;"                       \
-                     : "=l"(v)                                                                     \
-                     : "l"(at), "l"(value)                                                         \
-                     : "memory");                                                                  \
-        return static_cast<T>(v);                                                                  \
-    } else {                                                                                       \
-        u32 v;                                                                                     \
-        asm volatile("atom.acq_rel" scope ".global." op ".u32 %0, [%1], %2;"                       \
-                     : "=r"(v)                                                                     \
-                     : "l"(at), "r"(value)                                                         \
-                     : "memory");                                                                  \
-        return static_cast<T>(v);                                                                  \
+#define GIC_PTX_ATOM(op, scope)                                                                              \
+    if constexpr (sizeof(T) == 8) {                                                                          \
+        u64 v;                                                                                               \
+        asm volatile("atom.acq_rel" scope ".global." op ".u64 %0, [%1], %2;"                                 \
+                     : "=l"(v)                                                                               \
+                     : "l"(at), "l"(value)                                                                   \
+                     : "memory");                                                                            \
+        return static_cast<T>(v);                                                                            \
+    } else {                                                                                                 \
+        u32 v;                                                                                               \
+        asm volatile("atom.acq_rel" scope ".global." op ".u32 %0, [%1], %2;"                                 \
+                     : "=r"(v)                                                                               \
+                     : "l"(at), "r"(value)                                                                   \
+                     : "memory");                                                                            \
+        return static_cast<T>(v);                                                                            \
     }
-#define GIC_PTX_SCOPED(macro, arg)                                                                 \
-    if constexpr (S == Scope::gpu) {                                                               \
-        macro(arg, ".gpu")                                                                         \
-    } else {                                                                                       \
-        macro(arg, ".sys")                                                                         \
+#define GIC_PTX_SCOPED(macro, arg)                                                                           \
+    if constexpr (S == Scope::gpu) {                                                                         \
+        macro(arg, ".gpu")                                                                                   \
+    } else {                                                                                                 \
+        macro(arg, ".sys")                                                                                   \
     }
 #endif
 
@@ -137,8 +140,8 @@ GIC_FN T fetch_max(T* at, T value) {
     return static_cast<T>(gic_model_max(at, sizeof(T), value));
 #else
     T seen = __atomic_load_n(at, __ATOMIC_RELAXED);
-    while (seen < value && !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_ACQ_REL,
-                                                        __ATOMIC_RELAXED)) {
+    while (seen < value &&
+           !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
     }
     return seen;
 #endif

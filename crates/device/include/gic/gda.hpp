@@ -34,10 +34,10 @@ struct Choice {
 
 // What a caller says of one post.
 struct How {
-    bool ring = true;     // Ringing::deferred and every_nth only
-    u32 nth = 1;          // Ringing::every_nth only, in blocks
-    bool signal = true;   // Signalling::on_request only
-    bool fence = false;   // wait at the NIC for earlier reads and atomics
+    bool ring = true;                   // Ringing::deferred and every_nth only
+    u32 nth = 1;                        // Ringing::every_nth only, in blocks
+    bool signal = true;                 // Signalling::on_request only
+    bool fence = false;                 // wait at the NIC for earlier reads and atomics
     const AddressVector* av = nullptr;  // Transport::dc only
 };
 
@@ -136,13 +136,16 @@ class Endpoint {
         if ((signal.address & 7) != 0) return refused(Why::unaligned_atomic);
         constexpr u32 first = blocks_of(kHead + 2);
         constexpr u32 second = blocks_of(kHead + 3);
-        Posted p = post(first + second, how, [&](u64 index, u32 flags) {
-            u32 ds = head(Opcode::rdma_write, index, kHead + 2, how.fence ? kFence : 0, how);
-            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
-            qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
-            atomic_wqe(Opcode::atomic_fa, index + first, signal, atomic_segment(add, 0), result, 8, 0,
-                       flags & ~kFence, how);
-        }, first);
+        Posted p = post(
+            first + second, how,
+            [&](u64 index, u32 flags) {
+                u32 ds = head(Opcode::rdma_write, index, kHead + 2, how.fence ? kFence : 0, how);
+                qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+                qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
+                atomic_wqe(Opcode::atomic_fa, index + first, signal, atomic_segment(add, 0), result, 8, 0,
+                           flags & ~kFence, how);
+            },
+            first);
         return p;
     }
 
@@ -158,28 +161,21 @@ class Endpoint {
     // The warp's first active lane holds the queue's indices: waiting, `flush` and `save` are its to call.
     template <class What>
     GIC_FN Posted put_warp(const Warp& warp, What what, How how = {}) {
-        constexpr u32 each = blocks_of(kHead + 2);
-        u32 blocks = each * warp.count();
-        u64 base = 0;
-        Failure f{warp.elect([&] { return reserve(blocks, &base).bits; })};
-        if (!f.ok()) return {0, f};
-        base = warp.elect([&] { return base; });
-        u64 last = base + blocks - each;
-        warp.each([&](u32 lane, u32 rank) {
-            u64 index = base + static_cast<u64>(rank) * each;
+        return post_warp(warp, how, [&](u32 lane, u64 index, u32 ds) {
             auto op = what(lane);
-            bool asks = C::signalling == Signalling::every ? index == last
-                                                           : index == last && wants_cqe(how, base, blocks);
-            u32 flags = (asks ? kCqUpdate : 0) | (how.fence && rank == 0 ? kFence : 0);
-            u32 ds = head(Opcode::rdma_write, index, kHead + 2, flags, how);
             qp_.sq.store(index, ds, remote_segment(op.remote.address, op.remote.rkey));
             qp_.sq.store(index, ds + 1, data_segment(op.local.address, op.bytes, op.local.lkey));
         });
-        warp.sync();
-        f.bits = warp.elect([&] {
-            return publish(base, blocks, last + 1, wants_cqe(how, base, blocks), how).bits;
+    }
+
+    // The same with 8 bytes in each WQE: `what(lane)` gives the lane's Remote and value.
+    template <class What>
+    GIC_FN Posted put_value_warp(const Warp& warp, What what, How how = {}) {
+        return post_warp(warp, how, [&](u32 lane, u64 index, u32 ds) {
+            auto op = what(lane);
+            qp_.sq.store(index, ds, remote_segment(op.remote.address, op.remote.rkey));
+            store_inline8(qp_.sq, index, ds + 1, op.value);
         });
-        return {last + 1, f};
     }
 
     // Rings for everything posted and not yet rung for. Exclusive queues; shared ones ring in `quiet`.
@@ -196,7 +192,8 @@ class Endpoint {
         if (seen >= ticket) return {Status::done, {}};
         // On a shared queue somebody behind the caller may still ring for him.
         if constexpr (C::checked && !C::shared) {
-            if (rung() < ticket) return {Status::error, fail(Failure::of(Why::never_rung, qp_.qpn, index16(ticket)))};
+            if (rung() < ticket)
+                return {Status::error, fail(Failure::of(Why::never_rung, qp_.qpn, index16(ticket)))};
         }
         look(seen);
         // The failure first: who sees it sees all that completed before it.
@@ -241,12 +238,16 @@ class Endpoint {
     }
 
     GIC_FN u64 consumed() const {
-        if constexpr (C::shared) return mem::load_acquire<Scope::gpu>(&qp_.state->consumed);
-        else return own_.consumed;
+        if constexpr (C::shared)
+            return mem::load_acquire<Scope::gpu>(&qp_.state->consumed);
+        else
+            return own_.consumed;
     }
     GIC_FN Failure failure() const {
-        if constexpr (C::shared) return {mem::load_acquire<Scope::gpu>(&qp_.state->failure)};
-        else return own_.failure;
+        if constexpr (C::shared)
+            return {mem::load_acquire<Scope::gpu>(&qp_.state->failure)};
+        else
+            return own_.failure;
     }
 
     // Reserves and publishes `blocks` blocks around `fill(index, flags)`, which writes them. `last` is the
@@ -267,9 +268,8 @@ class Endpoint {
     static constexpr u32 kHead = C::transport == Transport::dc ? 4 : 1;
     static_assert(C::max_blocks >= blocks_of(kHead + 2), "a DC put takes two blocks");
     static_assert(C::max_blocks <= blocks_of(kMaxDs), "a WQE has at most 63 segments");
-    static constexpr u32 kMaxSegments = C::max_blocks * kSegmentsPerBlock < kMaxDs
-                                            ? C::max_blocks * kSegmentsPerBlock
-                                            : kMaxDs;
+    static constexpr u32 kMaxSegments =
+        C::max_blocks * kSegmentsPerBlock < kMaxDs ? C::max_blocks * kSegmentsPerBlock : kMaxDs;
     static constexpr u32 kMaxInline = (kMaxSegments - kHead - 1) * kSegmentBytes - 4;
 
     struct Own {
@@ -283,9 +283,32 @@ class Endpoint {
     GIC_FN u32 head(Opcode op, u64 index, u32 ds, u32 flags, const How& how) const {
         qp_.sq.store(index, 0, control_segment(op, index, qp_.qpn, ds, flags));
         if constexpr (C::transport == Transport::dc) {
-            for (u32 i = 0; i < 3; i++) qp_.sq.store(index, 1 + i, how.av->segments[i]);
+            for (u32 i = 0; i < 3; i++)
+                qp_.sq.store(index, 1 + i, how.av->segments[i]);
         }
         return kHead;
+    }
+
+    // A write a lane; `fill(lane, index, ds)` stores its two segments after the head.
+    template <class Fill>
+    GIC_FN Posted post_warp(const Warp& warp, const How& how, Fill fill) {
+        constexpr u32 each = blocks_of(kHead + 2);
+        u32 blocks = each * warp.count();
+        u64 base = 0;
+        Failure f{warp.elect([&] { return reserve(blocks, &base).bits; })};
+        if (!f.ok()) return {0, f};
+        base = warp.elect([&] { return base; });
+        u64 last = base + blocks - each;
+        warp.each([&](u32 lane, u32 rank) {
+            u64 index = base + static_cast<u64>(rank) * each;
+            bool asks = index == last && wants_cqe(how, base, blocks);
+            u32 flags = (asks ? kCqUpdate : 0) | (how.fence && rank == 0 ? kFence : 0);
+            fill(lane, index, head(Opcode::rdma_write, index, kHead + 2, flags, how));
+        });
+        warp.sync();
+        f.bits = warp.elect(
+            [&] { return publish(base, blocks, last + 1, wants_cqe(how, base, blocks), how).bits; });
+        return {last + 1, f};
     }
 
     GIC_FN Posted atomic(Opcode op, Remote remote, Segment operand, Local result, u32 bytes, u32 opmod,
@@ -298,7 +321,8 @@ class Endpoint {
                            u32 opmod, u32 flags, const How& how) const {
         qp_.sq.store(index, 0, control_segment(op, index, qp_.qpn, kHead + 3, flags, 0, opmod));
         if constexpr (C::transport == Transport::dc) {
-            for (u32 i = 0; i < 3; i++) qp_.sq.store(index, 1 + i, how.av->segments[i]);
+            for (u32 i = 0; i < 3; i++)
+                qp_.sq.store(index, 1 + i, how.av->segments[i]);
         }
         qp_.sq.store(index, kHead, remote_segment(remote.address, remote.rkey));
         qp_.sq.store(index, kHead + 1, operand);
@@ -316,8 +340,10 @@ class Endpoint {
     }
 
     GIC_FN u64 rung() const {
-        if constexpr (C::shared) return mem::load_relaxed<Scope::gpu>(&qp_.state->rung);
-        else return own_.rung;
+        if constexpr (C::shared)
+            return mem::load_relaxed<Scope::gpu>(&qp_.state->rung);
+        else
+            return own_.rung;
     }
 
     // Keeps the first failure and returns it.
@@ -356,7 +382,8 @@ class Endpoint {
             if (base + blocks - consumed() <= qp_.sq.blocks()) return {};
             Failure f = failure();
             if (!f.ok()) return f;
-            if (time.expired()) return fail(Failure::of(Why::deadline_space, qp_.qpn, static_cast<u32>(base)));
+            if (time.expired())
+                return fail(Failure::of(Why::deadline_space, qp_.qpn, static_cast<u32>(base)));
         }
     }
 
@@ -400,8 +427,10 @@ class Endpoint {
 
     GIC_FN void ring(u64 producer) {
         // Before the doorbell: a completion is believed only up to here.
-        if constexpr (C::shared) mem::store_relaxed<Scope::gpu>(&qp_.state->rung, producer);
-        else own_.rung = producer;
+        if constexpr (C::shared)
+            mem::store_relaxed<Scope::gpu>(&qp_.state->rung, producer);
+        else
+            own_.rung = producer;
         Ordering<C::order>::write_record(qp_.record, record_value(producer));
         Ordering<C::order>::ring(qp_.doorbell, doorbell_value(producer, qp_.qpn));
     }
@@ -462,7 +491,8 @@ class Endpoint {
         u32 counter = (static_cast<u32>(tail >> 24) & 0xff00) | (static_cast<u32>(tail >> 40) & 0xff);
         u64 next = rebuild_index(seen, rung(), counter);
         if (kind == 0) return {next, {}, next != seen};
-        if (kind != 13 && kind != 14) return {seen, Failure::of(Why::bad_cqe, qp_.qpn, counter, 0, kind), true};
+        if (kind != 13 && kind != 14)
+            return {seen, Failure::of(Why::bad_cqe, qp_.qpn, counter, 0, kind), true};
         // The tail is the NIC's last store: once it has been acquired the rest of the entry is there.
         if constexpr (C::cq_load == CqLoad::plain)
             mem::load_acquire<Scope::system>(reinterpret_cast<const u64*>(entry + 56));
@@ -484,8 +514,10 @@ class Endpoint {
 
     GIC_FN void advance(u64 seen, u64 next) {
         if (next == seen) return;
-        if constexpr (C::shared) mem::fetch_max<Scope::gpu>(&qp_.state->consumed, next);
-        else own_.consumed = next;
+        if constexpr (C::shared)
+            mem::fetch_max<Scope::gpu>(&qp_.state->consumed, next);
+        else
+            own_.consumed = next;
     }
 
     // A completion didn't come: in checked mode, is it that nobody rang, or that the CQ is of the other kind?

@@ -36,32 +36,35 @@ enum class Signalling : u32 {
     on_request = 1,  // the caller says so; one in each half of the queue is forced, so that space comes back
 };
 
-enum class Transport : u32 { rc = 0, dc = 1 };
+enum class Transport : u32 {
+    rc = 0,
+    dc = 1
+};
 
 // A queue pair's moving parts, in memory of the submitter's side. Wide indices count WQEBBs and never wrap.
 struct QpState {
     alignas(64) u64 reserved;  // first block that nobody has reserved
-    alignas(64) u64 ready;     // blocks before it are written; who waits for it to reach his base has the turn
-    u64 rung;                  // blocks before it are doorbelled
+    alignas(64) u64 ready;  // blocks before it are written; who waits for it to reach his base has the turn
+    u64 rung;               // blocks before it are doorbelled
     alignas(64) u64 consumed;  // blocks before it are known to be completed
     u64 cq_next;               // next entry of a ring CQ
     u32 cq_lock;               // who polls a shared ring CQ
     u32 pad;
-    u64 last_ticket;           // exclusive: of the last post, and of the last that asked for a CQE
+    u64 last_ticket;  // exclusive: of the last post, and of the last that asked for a CQE
     u64 last_signalled;
-    alignas(64) u64 failure;   // the first failure, packed; 0 while there is none
+    alignas(64) u64 failure;  // the first failure, packed; 0 while there is none
 };
 static_assert(sizeof(QpState) == 256, "mirrored by the host");
 
 // A queue pair as device code sees it. Read-only.
 struct Qp {
     SendQueue sq;
-    u32* record;        // the send word of the doorbell record
-    u64* doorbell;      // doorbell register in the UAR page
-    u8* cq;             // 64-byte entries
-    u32* cq_record;     // consumer word
+    u32* record;     // the send word of the doorbell record
+    u64* doorbell;   // doorbell register in the UAR page
+    u8* cq;          // 64-byte entries
+    u32* cq_record;  // consumer word
     QpState* state;
-    u64 deadline;       // of every wait, in clock ticks
+    u64 deadline;  // of every wait, in clock ticks
     u32 qpn;
     u32 log_cq;
 };
@@ -70,25 +73,25 @@ static_assert(sizeof(Qp) == 72, "mirrored by the host");
 // Why an operation failed.
 enum class Why : u32 {
     none = 0,
-    completion = 1,         // an error CQE: syndrome, vendor syndrome and index are the NIC's
-    deadline_space = 2,     // no room in the send queue came in time
-    deadline_turn = 3,      // an earlier post of a shared queue was not published in time
+    completion = 1,           // an error CQE: syndrome, vendor syndrome and index are the NIC's
+    deadline_space = 2,       // no room in the send queue came in time
+    deadline_turn = 3,        // an earlier post of a shared queue was not published in time
     deadline_completion = 4,  // no completion came in time
-    too_large = 5,          // a reservation larger than the queue can ever hold
-    bad_length = 6,         // 0 bytes, or more than one WQE can carry
+    too_large = 5,            // a reservation larger than the queue can ever hold
+    bad_length = 6,           // 0 bytes, or more than one WQE can carry
     unaligned_atomic = 7,
-    bad_cqe = 8,            // a CQE of no known kind
-    never_rung = 9,         // checked: waited for a WQE that no doorbell has covered
-    cq_is_collapsed = 10,   // checked: a collapsed CQ was polled as a ring
-    cq_is_ring = 11,        // checked: a ring CQ was polled as collapsed
+    bad_cqe = 8,           // a CQE of no known kind
+    never_rung = 9,        // checked: waited for a WQE that no doorbell has covered
+    cq_is_collapsed = 10,  // checked: a collapsed CQ was polled as a ring
+    cq_is_ring = 11,       // checked: a ring CQ was polled as collapsed
     inline_too_long = 12,
-    wrong_data = 13,        // an experiment's own check failed in device code
-    bad_offset = 14,        // proxy: an offset that a descriptor or the channel's region can't hold
-    bad_channel = 15,       // proxy: no such channel, or one without a signal word
-    proxy_stopped = 16,     // the proxy was stopped
-    worker_died = 17,       // the proxy's worker ended by itself
-    nic_gone = 18,          // the proxy's NIC doesn't answer
-    bad_descriptor = 19,    // proxy: a descriptor of no known kind
+    wrong_data = 13,      // an experiment's own check failed in device code
+    bad_offset = 14,      // proxy: an offset that a descriptor or the channel's region can't hold
+    bad_channel = 15,     // proxy: no such channel, or one without a signal word
+    proxy_stopped = 16,   // the proxy was stopped
+    worker_died = 17,     // the proxy's worker ended by itself
+    nic_gone = 18,        // the proxy's NIC doesn't answer
+    bad_descriptor = 19,  // proxy: a descriptor of no known kind
 };
 
 // A failure in one word, so that the first one can be kept by one compare-and-swap.
@@ -108,7 +111,11 @@ struct Failure {
 };
 
 // What polling says of an operation. An error is never a kind of done.
-enum class Status : u32 { pending = 0, done = 1, error = 2 };
+enum class Status : u32 {
+    pending = 0,
+    done = 1,
+    error = 2
+};
 struct Outcome {
     Status status;
     Failure failure;

@@ -35,8 +35,16 @@ constexpr u32 kOrders = 6;
 constexpr u32 kHostOrders = 5;  // all that a host can do
 
 // Who has to see an ordering, and where the memory is that it looks at.
-enum class Observer : u32 { this_gpu = 0, cpu = 1, pcie_device = 2, other_gpu = 3 };
-enum class Memory : u32 { gpu = 0, host = 1 };
+enum class Observer : u32 {
+    this_gpu = 0,
+    cpu = 1,
+    pcie_device = 2,
+    other_gpu = 3
+};
+enum class Memory : u32 {
+    gpu = 0,
+    host = 1
+};
 
 // The least scope at which `observer` sees stores to `memory` in the order that a GPU thread made them.
 //
@@ -45,8 +53,7 @@ enum class Memory : u32 { gpu = 0, host = 1 };
 // is outside of what GPU scope speaks of: stores to host memory leave through a path that only system scope
 // orders, and a CPU or another GPU may hold its own copy.
 GIC_FN constexpr Scope required_scope(Observer observer, Memory memory) {
-    return observer == Observer::this_gpu ||
-                   (observer == Observer::pcie_device && memory == Memory::gpu)
+    return observer == Observer::this_gpu || (observer == Observer::pcie_device && memory == Memory::gpu)
                ? Scope::gpu
                : Scope::system;
 }
@@ -101,7 +108,10 @@ struct Ordering {
 };
 
 // How a completion is read: `plain` may let later reads of the payload pass it, `acquire` may not.
-enum class CqLoad : u32 { plain = 0, acquire = 1 };
+enum class CqLoad : u32 {
+    plain = 0,
+    acquire = 1
+};
 constexpr u32 kCqLoads = 2;
 
 // completion before use.

@@ -14,7 +14,8 @@
 
 namespace gic {
 
-template <Handoff H, Producers P = Producers::one, Progress G = Progress::cached, Publish U = Publish::release>
+template <Handoff H, Producers P = Producers::one, Progress G = Progress::cached,
+          Publish U = Publish::release>
 struct ProxyChoice {
     static constexpr Handoff handoff = H;
     static constexpr Producers producers = P;
@@ -103,14 +104,14 @@ class Producer {
     }
 
     // Waits for all that was pushed to this ring before, by anybody, and for nothing else.
-    GIC_FN Outcome quiet() {
-        return wait(pushed());
-    }
+    GIC_FN Outcome quiet() { return wait(pushed()); }
 
     // Positions that have been reserved, by anybody.
     GIC_FN u64 pushed() const {
-        if constexpr (C::shared) return mem::load_acquire<Scope::gpu>(&ring_.state->head);
-        else return own_.head;
+        if constexpr (C::shared)
+            return mem::load_acquire<Scope::gpu>(&ring_.state->head);
+        else
+            return own_.head;
     }
     GIC_FN u64 completed() const { return mem::load_acquire<Scope::system>(&ring_.progress->completed); }
 
@@ -156,9 +157,12 @@ class Producer {
             *at = own_.head;
         }
         u64 tail;
-        if constexpr (C::progress == Progress::read) tail = read_tail();
-        else if constexpr (C::shared) tail = mem::load_acquire<Scope::gpu>(&ring_.state->tail);
-        else tail = own_.tail;
+        if constexpr (C::progress == Progress::read)
+            tail = read_tail();
+        else if constexpr (C::shared)
+            tail = mem::load_acquire<Scope::gpu>(&ring_.state->tail);
+        else
+            tail = own_.tail;
         if (*at + slots - tail <= depth()) return {};
         return wait_for_space(*at, slots);
     }
@@ -167,8 +171,10 @@ class Producer {
     GIC_FN u64 read_tail() {
         u64 tail = mem::load_acquire<Scope::system>(&ring_.progress->posted);
         if constexpr (C::progress == Progress::cached) {
-            if constexpr (C::shared) mem::fetch_max<Scope::gpu>(&ring_.state->tail, tail);
-            else own_.tail = tail;
+            if constexpr (C::shared)
+                mem::fetch_max<Scope::gpu>(&ring_.state->tail, tail);
+            else
+                own_.tail = tail;
         }
         return tail;
     }
@@ -212,8 +218,10 @@ class Producer {
             if (!f.ok()) return f;
         }
         mem::store_release<Scope::system>(ring_.counter, next);
-        if constexpr (C::shared) mem::store_release<Scope::gpu>(&ring_.state->ready, next);
-        else own_.head = next;
+        if constexpr (C::shared)
+            mem::store_release<Scope::gpu>(&ring_.state->ready, next);
+        else
+            own_.head = next;
         return {};
     }
 
@@ -222,8 +230,7 @@ class Producer {
         while (mem::load_acquire<Scope::gpu>(&ring_.state->ready) != at) {
             Failure f = failure();
             if (!f.ok()) return f;
-            if (time.expired())
-                return fail(Failure::of(Why::deadline_turn, ring_.qpn, static_cast<u32>(at)));
+            if (time.expired()) return fail(Failure::of(Why::deadline_turn, ring_.qpn, static_cast<u32>(at)));
         }
         return {};
     }
@@ -239,17 +246,16 @@ class Producer {
         case ProxyOp::flush:
             sq.store(at, 0, control_segment(Opcode::nop, at, ring_.qpn, 1, kCqUpdate));
             return;
-        case ProxyOp::fetch_add:
-            atomic_wqe(sq, at, remote, c.rkey, d.size, local, c.lkey);
-            return;
+        case ProxyOp::fetch_add: atomic_wqe(sq, at, remote, c.rkey, d.size, local, c.lkey); return;
         case ProxyOp::put:
         case ProxyOp::put_imm:
         case ProxyOp::get:
         case ProxyOp::put_signal: {
             bool imm = d.op == ProxyOp::put_imm;
             bool last = d.op != ProxyOp::put_signal;
-            Opcode op = imm ? Opcode::rdma_write_imm
-                            : d.op == ProxyOp::get ? Opcode::rdma_read : Opcode::rdma_write;
+            Opcode op = imm                    ? Opcode::rdma_write_imm
+                        : d.op == ProxyOp::get ? Opcode::rdma_read
+                                               : Opcode::rdma_write;
             u32 immediate = imm ? (ring_.number << 24) | (static_cast<u32>(at) & 0xffffff) : 0;
             sq.store(at, 0, control_segment(op, at, ring_.qpn, 3, last ? kCqUpdate : 0, immediate));
             sq.store(at, 1, remote_segment(remote, c.rkey));
@@ -259,7 +265,8 @@ class Producer {
         }
         }
     }
-    GIC_FN void atomic_wqe(const SendQueue& sq, u64 at, u64 remote, u32 rkey, u64 add, u64 result, u32 lkey) const {
+    GIC_FN void atomic_wqe(const SendQueue& sq, u64 at, u64 remote, u32 rkey, u64 add, u64 result,
+                           u32 lkey) const {
         sq.store(at, 0, control_segment(Opcode::atomic_fa, at, ring_.qpn, 4, kCqUpdate));
         sq.store(at, 1, remote_segment(remote, rkey));
         sq.store(at, 2, atomic_segment(add, 0));

@@ -32,7 +32,8 @@ constexpr u32 kProgresses = 2;
 // What a descriptor's store orders.
 enum class Publish : u32 {
     release = 0,  // everything that the thread wrote before, the payload with it
-    posted = 1,   // nothing: for payloads that were visible to the NIC before, by an earlier kernel for instance
+    posted =
+        1,  // nothing: for payloads that were visible to the NIC before, by an earlier kernel for instance
 };
 constexpr u32 kPublishes = 2;
 
@@ -43,8 +44,8 @@ enum class ProxyOp : u32 {
     put_signal = 1,  // and behind it, in the same queue pair, 1 is added to the channel's signal word
     put_imm = 2,     // with an immediate: ring number (8 bits), position of the descriptor (24 bits)
     get = 3,
-    fetch_add = 4,   // `size` is added to the 8 bytes at `destination`; what was there is left at `source`
-    flush = 5,       // nothing; completes when all before it has
+    fetch_add = 4,  // `size` is added to the 8 bytes at `destination`; what was there is left at `source`
+    flush = 5,      // nothing; completes when all before it has
 };
 constexpr u32 kProxyOps = 6;
 
@@ -74,7 +75,9 @@ struct Descriptor {
 };
 
 // The mark of position `at`'s lap in a ring of 2^log_depth slots: set in the first lap, clear in the second.
-GIC_FN constexpr u64 lap_mark(u64 at, u32 log_depth) { return (~(at >> log_depth) & 1) << 63; }
+GIC_FN constexpr u64 lap_mark(u64 at, u32 log_depth) {
+    return (~(at >> log_depth) & 1) << 63;
+}
 
 // What the CPU tells producers; host memory, written by one worker.
 struct RingProgress {
@@ -95,7 +98,7 @@ static_assert(sizeof(RingState) == 256, "mirrored by the host");
 
 // Memory that a channel moves: what a producer needs that builds WQEs itself.
 struct ProxyChannel {
-    u64 local;   // addresses of the regions' first bytes
+    u64 local;  // addresses of the regions' first bytes
     u64 remote;
     u64 signal;  // 8 bytes
     u64 result;  // 8 bytes: what a signal's atomic leaves
@@ -108,17 +111,17 @@ static_assert(sizeof(ProxyChannel) == 48, "mirrored by the host");
 
 // A ring as device code sees it. Read-only.
 struct Ring {
-    u8* slots;          // 2^log_depth slots of 16 bytes; producer_counter: the send queue itself
-    u32* flags;         // valid_byte: one a slot
-    u64* counter;       // counters: what the producer raises
+    u8* slots;     // 2^log_depth slots of 16 bytes; producer_counter: the send queue itself
+    u32* flags;    // valid_byte: one a slot
+    u64* counter;  // counters: what the producer raises
     RingProgress* progress;
     RingState* state;
     const ProxyChannel* channels;
-    u64 deadline;       // of every wait, in clock ticks
+    u64 deadline;  // of every wait, in clock ticks
     u32 log_depth;
     u32 channel_count;
-    u32 number;         // of the ring
-    u32 qpn;            // producer_counter: of the send queue; otherwise 0
+    u32 number;  // of the ring
+    u32 qpn;     // producer_counter: of the send queue; otherwise 0
 };
 static_assert(sizeof(Ring) == 72, "mirrored by the host");
 

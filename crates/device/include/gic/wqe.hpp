@@ -6,11 +6,11 @@
 
 namespace gic {
 
-constexpr u32 kBlockBytes = 64;         // a WQEBB
-constexpr u32 kSegmentBytes = 16;       // a "ds" unit
+constexpr u32 kBlockBytes = 64;    // a WQEBB
+constexpr u32 kSegmentBytes = 16;  // a "ds" unit
 constexpr u32 kSegmentsPerBlock = 4;
 constexpr u32 kInlineHeader = 0x80000000u;
-constexpr u32 kMaxMessage = 1u << 30;   // bytes in one WQE
+constexpr u32 kMaxMessage = 1u << 30;  // bytes in one WQE
 constexpr u32 kMaxDs = 0x3f;
 
 enum class Opcode : u32 {
@@ -76,10 +76,14 @@ struct AddressVector {
 };
 
 // Segments that `bytes` inline bytes and their header take.
-GIC_FN constexpr u32 inline_segments(u32 bytes) { return (bytes + 4 + kSegmentBytes - 1) / kSegmentBytes; }
+GIC_FN constexpr u32 inline_segments(u32 bytes) {
+    return (bytes + 4 + kSegmentBytes - 1) / kSegmentBytes;
+}
 
 // Blocks that a WQE of `ds` segments takes.
-GIC_FN constexpr u32 blocks_of(u32 ds) { return (ds + kSegmentsPerBlock - 1) / kSegmentsPerBlock; }
+GIC_FN constexpr u32 blocks_of(u32 ds) {
+    return (ds + kSegmentsPerBlock - 1) / kSegmentsPerBlock;
+}
 
 // A send queue's memory: 2^log_blocks WQEBBs, 64-byte aligned.
 struct SendQueue {
@@ -127,6 +131,8 @@ GIC_FN constexpr u64 doorbell_value(u64 producer, u32 qpn) {
 }
 
 // The doorbell record's value.
-GIC_FN constexpr u32 record_value(u64 producer) { return be32(static_cast<u32>(producer) & 0xffff); }
+GIC_FN constexpr u32 record_value(u64 producer) {
+    return be32(static_cast<u32>(producer) & 0xffff);
+}
 
 }  // namespace gic

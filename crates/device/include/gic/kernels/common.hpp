@@ -17,7 +17,8 @@ GIC_FN void write_payload(u64 address, u32 bytes, u64 value) {
     } else if (bytes >= 4) {
         mem::store_relaxed<Scope::system>(reinterpret_cast<u32*>(at), static_cast<u32>(value));
     } else {
-        for (u32 i = 0; i < bytes; i++) at[i] = static_cast<u8>(value >> (8 * i));
+        for (u32 i = 0; i < bytes; i++)
+            at[i] = static_cast<u8>(value >> (8 * i));
     }
 }
 

@@ -6,32 +6,42 @@
 namespace gic {
 namespace kernels {
 
-enum class Op : u32 { put = 0, put_inline = 1, get = 2, fetch_add = 3, put_signal = 4 };
+enum class Op : u32 {
+    put = 0,
+    put_inline = 1,
+    get = 2,
+    fetch_add = 3,
+    put_signal = 4
+};
 constexpr u32 kOps = 5;
 
 // What the completion routine covers.
-enum class QuietScope : u32 { one = 0, used = 1, all = 2 };
+enum class QuietScope : u32 {
+    one = 0,
+    used = 1,
+    all = 2
+};
 
 // Operation i goes to queue pair i mod `qps`, from and to slot i mod `slots`, `stride` bytes apart, and marks
 // its payload with first + i. The first `warmup` operations are not kept.
 struct LatencyArgs {
     const Qp* qp;
     u32 qps;
-    u32 scope;      // QuietScope
+    u32 scope;  // QuietScope
     u32 bytes;
     u32 slots;
     u64 stride;
     u64 warmup;
     u64 samples;
-    u64 first;      // operation i marks its payload with first + i
+    u64 first;  // operation i marks its payload with first + i
     Local local;
     Remote remote;
     Local result;   // 8 bytes: what an atomic leaves
     Remote signal;  // 8 bytes: what put_signal and fetch_add add to
     const AddressVector* av;
-    u64* issue;     // ticks, one a kept sample
-    u64* total;     // ticks, issue and completion
-    u64* failure;   // Failure, 0 if none
+    u64* issue;    // ticks, one a kept sample
+    u64* total;    // ticks, issue and completion
+    u64* failure;  // Failure, 0 if none
 };
 static_assert(sizeof(LatencyArgs) == 152, "mirrored by the host");
 

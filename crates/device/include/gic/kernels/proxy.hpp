@@ -32,8 +32,10 @@ template <class C, ProxyOp O>
 GIC_FN Posted push_slot(Producer<C>& producer, u32 channel, u32 bytes, u64 offset) {
     if constexpr (C::handoff == Handoff::mapped_counter) return producer.raise();
     // Adds 1 to the remote region's first word.
-    else if constexpr (O == ProxyOp::fetch_add) return producer.push({O, channel, 1, offset, 0});
-    else return producer.push({O, channel, bytes, offset, offset});
+    else if constexpr (O == ProxyOp::fetch_add)
+        return producer.push({O, channel, 1, offset, 0});
+    else
+        return producer.push({O, channel, bytes, offset, offset});
 }
 
 template <class C, ProxyOp O>
@@ -70,17 +72,17 @@ struct ProxyRateArgs {
     const Ring* ring;
     u32 rings;
     u32 threads;
-    u32 channels;   // operation i goes to channel i mod `channels`
+    u32 channels;  // operation i goes to channel i mod `channels`
     u32 bytes;
-    u64 ops;        // a thread, warm-up included
-    u64 warmup;     // a thread
-    u64 window;     // at least 2
+    u64 ops;     // a thread, warm-up included
+    u64 warmup;  // a thread
+    u64 window;  // at least 2
     u64 slots;
     u64 stride;
-    u64 local;      // address of the channels' local region
-    u64* start;     // shared clock: warm-up done, one a thread
-    u64* end;       // shared clock: all completed, one a thread
-    u64* failure;   // one a thread
+    u64 local;     // address of the channels' local region
+    u64* start;    // shared clock: warm-up done, one a thread
+    u64* end;      // shared clock: all completed, one a thread
+    u64* failure;  // one a thread
 };
 static_assert(sizeof(ProxyRateArgs) == 96, "mirrored by the host");
 
@@ -121,14 +123,14 @@ GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
 // A request and the remote thread's reply, each an 8-byte put through its side's own proxy. Offsets 0 of
 // channel 0 are where a side's value leaves from and where it arrives.
 struct ProxyRoundTripArgs {
-    const Ring* ring;     // one a side: 0 asks, 1 answers
+    const Ring* ring;  // one a side: 0 asks, 1 answers
     u64* outbox[2];
-    u64* inbox[2];        // where the other side's value arrives
+    u64* inbox[2];  // where the other side's value arrives
     u64 warmup;
     u64 samples;
-    u64 deadline;         // ticks, of one wait
-    u64* ticks;           // one a kept sample
-    u64* failure;         // one a side
+    u64 deadline;  // ticks, of one wait
+    u64* ticks;    // one a kept sample
+    u64* failure;  // one a side
 };
 static_assert(sizeof(ProxyRoundTripArgs) == 80, "mirrored by the host");
 

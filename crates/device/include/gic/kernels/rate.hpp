@@ -13,13 +13,13 @@ struct RateArgs {
     const Qp* qp;
     u32 qps;
     u32 threads;
-    u32 batch;      // posted between two of the caller's rings
-    u32 nth;        // Ringing::every_nth: also rung for when a multiple of it is crossed
-    u32 force;      // Ringing::every_nth: the last of a batch is rung for in any case
-    u32 is_get;     // reads instead of writes
+    u32 batch;   // posted between two of the caller's rings
+    u32 nth;     // Ringing::every_nth: also rung for when a multiple of it is crossed
+    u32 force;   // Ringing::every_nth: the last of a batch is rung for in any case
+    u32 is_get;  // reads instead of writes
     u32 bytes;
     u32 lanes;      // 1, or 32: a whole warp builds the batch
-    u32 is_inline;  // payload in the WQE; one lane
+    u32 is_inline;  // payload in the WQE; 8 bytes where a warp builds it
     u64 ops;        // a thread, warm-up included; a multiple of `batch`
     u64 warmup;     // a thread
     u64 first;      // operation i marks its payload with first + i
@@ -27,12 +27,16 @@ struct RateArgs {
     u64 stride;
     Local local;
     Remote remote;
-    u64* start;     // shared clock: warm-up done, one a thread
-    u64* end;       // shared clock: all completed, one a thread
-    u64* failure;   // one a thread
+    u64* start;    // shared clock: warm-up done, one a thread
+    u64* end;      // shared clock: all completed, one a thread
+    u64* failure;  // one a thread
 };
 static_assert(sizeof(RateArgs) == 144, "mirrored by the host");
 
+struct WarpValue {
+    Remote remote;
+    u64 value;
+};
 struct WarpOp {
     Remote remote;
     Local local;
@@ -52,14 +56,31 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
                 how.ring &= a.force != 0;
                 how.nth = a.nth;
             }
-            Failure f = endpoint.put_warp(part, [&](u32 lane) {
-                u64 i = first + done + lane;
-                u64 slot = (thread * a.slots + i % a.slots) * a.stride;
-                write_payload(a.local.address + slot, a.bytes, a.first + i);
-                return WarpOp{{a.remote.address + slot, a.remote.rkey},
-                              {a.local.address + slot, a.local.lkey},
-                              a.bytes};
-            }, how).failure;
+            auto slot = [&](u32 lane) {
+                return (thread * a.slots + (first + done + lane) % a.slots) * a.stride;
+            };
+            auto value = [&](u32 lane) { return a.first + first + done + lane; };
+            Posted p;
+            if (a.is_inline) {
+                p = endpoint.put_value_warp(
+                    part,
+                    [&](u32 lane) {
+                        return WarpValue{{a.remote.address + slot(lane), a.remote.rkey}, value(lane)};
+                    },
+                    how);
+            } else {
+                p = endpoint.put_warp(
+                    part,
+                    [&](u32 lane) {
+                        u64 at = slot(lane);
+                        write_payload(a.local.address + at, a.bytes, value(lane));
+                        return WarpOp{{a.remote.address + at, a.remote.rkey},
+                                      {a.local.address + at, a.local.lkey},
+                                      a.bytes};
+                    },
+                    how);
+            }
+            Failure f = p.failure;
             // Lanes that took no part must leave with the others.
             f.bits = warp.elect([&] { return f.bits; });
             if (!f.ok()) return f;
@@ -81,15 +102,21 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
             f = endpoint.put_value({a.remote.address + slot, a.remote.rkey}, a.first + i, how).failure;
         } else if (a.is_inline) {
             write_payload(a.local.address + slot, a.bytes, a.first + i);
-            f = endpoint.put_inline({a.remote.address + slot, a.remote.rkey},
-                                    reinterpret_cast<const u8*>(a.local.address + slot), a.bytes, how).failure;
+            f = endpoint
+                    .put_inline({a.remote.address + slot, a.remote.rkey},
+                                reinterpret_cast<const u8*>(a.local.address + slot), a.bytes, how)
+                    .failure;
         } else if (a.is_get) {
-            f = endpoint.get({a.local.address + slot, a.local.lkey},
-                             {a.remote.address + slot, a.remote.rkey}, a.bytes, how).failure;
+            f = endpoint
+                    .get({a.local.address + slot, a.local.lkey}, {a.remote.address + slot, a.remote.rkey},
+                         a.bytes, how)
+                    .failure;
         } else {
             write_payload(a.local.address + slot, a.bytes, a.first + i);
-            f = endpoint.put({a.remote.address + slot, a.remote.rkey},
-                             {a.local.address + slot, a.local.lkey}, a.bytes, how).failure;
+            f = endpoint
+                    .put({a.remote.address + slot, a.remote.rkey}, {a.local.address + slot, a.local.lkey},
+                         a.bytes, how)
+                    .failure;
         }
         if (!f.ok()) return f;
     }

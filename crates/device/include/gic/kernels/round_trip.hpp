@@ -7,14 +7,14 @@ namespace gic {
 namespace kernels {
 
 struct RoundTripArgs {
-    const Qp* qp;         // one a side: 0 asks, 1 answers
-    u64* inbox[2];        // where the other side's value arrives
-    Remote remote[2];     // the other side's inbox
+    const Qp* qp;      // one a side: 0 asks, 1 answers
+    u64* inbox[2];     // where the other side's value arrives
+    Remote remote[2];  // the other side's inbox
     u64 warmup;
     u64 samples;
-    u64 deadline;         // ticks, of one wait
-    u64* ticks;           // one a kept sample
-    u64* failure;         // one a side
+    u64 deadline;  // ticks, of one wait
+    u64* ticks;    // one a kept sample
+    u64* failure;  // one a side
 };
 static_assert(sizeof(RoundTripArgs) == 96, "mirrored by the host");
 

@@ -1,0 +1,89 @@
+//! Every experiment, small: it runs to its end, its data is right, and its record says what it is.
+
+// Helpers of tests are exempt as the tests are, which the lints don't see.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
+
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+/// Runs with few samples and a stepped engine, so that nothing depends on the scheduler; returns the record.
+fn run(arguments: &str) -> (Output, Value) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let json = dir.path().join("run.json");
+    let output = Command::cargo_bin("gicbench")
+        .expect("the binary")
+        .args(["run", "--engine", "stepped", "-n", "64", "-w", "8", "--json"])
+        .arg(&json)
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("it starts");
+    let text = std::fs::read_to_string(&json).unwrap_or_else(|_| {
+        panic!("{arguments}: no record\n{}", String::from_utf8_lossy(&output.stderr))
+    });
+    (output, serde_json::from_str(&text).expect("a record"))
+}
+
+#[test]
+fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
+    for (arguments, rows) in [
+        ("latency --transport mini-gda", 9),
+        ("latency --transport mini-gda --conn dc --op put,get,atomic,put-signal", 8),
+        ("latency --transport mini-gda --op put,get -b 1 -e 64K -f 32", 16),
+        ("latency --transport mini-proxy", 9),
+        ("ordering", 20),
+        ("inline -b 4 -e 256 -f 4 --batch 1,32", 24),
+        ("quiet --qps 1,5 --scope one,used,all", 6),
+        ("batching --doorbell fixed,threshold,caller,every-nth --batch 1,7 --qps 1,3", 16),
+        (
+            "batching --sharing thread,warp --inline off --doorbell fixed,threshold,caller,every-nth --qps 1",
+            24,
+        ),
+        ("handoff", 10),
+        ("handoff --producers 2 --handoff valid-byte,nonzero-word,lap-parity,producer-counter", 8),
+        ("proxy-scaling --rings 1,3 --chain 1,16 --signal-every 1,4", 8),
+        ("bandwidth -b 8 -e 64K -f 64", 6),
+        ("bandwidth --transport mini-gda --op get -b 4K -e 4K", 1),
+        ("latency --transport mini-gda --op put --profile cx7-ndr200", 3),
+    ] {
+        let (output, record) = run(arguments);
+        let measurements = record["measurements"].as_array().expect("measurements");
+        assert_eq!(
+            (output.status.code(), measurements.len()),
+            (Some(0), rows),
+            "{arguments}\n{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        for row in measurements {
+            assert_eq!(row["wrong"], 0, "{arguments}: {row}");
+            assert_eq!(row["stand_in"], true, "{row}");
+            assert!(row["samples"].as_u64() > Some(0) && row["min"].as_f64() > Some(0.0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn bandwidth_in_virtual_time_is_the_same_each_time() {
+    let arguments = "bandwidth --transport mini-gda -b 4K -e 4K";
+    let value = |record: &Value| record["measurements"][0]["max"].clone();
+    assert_eq!(value(&run(arguments).1), value(&run(arguments).1));
+}
+
+#[test]
+fn what_a_host_has_not_is_not_run_and_says_why() {
+    for (arguments, reason) in [
+        ("ordering --order async-mmio", "sm_100"),
+        ("ordering --queues gpu --order none", "cuda submitter"),
+        ("batching --inline on -b 64 -e 64", "more than one block"),
+        ("inline --inline on -b 512 -e 512", "284"),
+        ("latency --transport mini-gda --op atomic -b 16 -e 16", "8 B"),
+        ("proxy-scaling --workers 2 --rings 1", "nothing to do"),
+        ("handoff --producers 2 --handoff mapped-counter", "order"),
+    ] {
+        let (output, record) = run(arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments}");
+        let text = record["not_run"].to_string();
+        assert!(text.contains(reason), "{arguments}: {text}");
+    }
+}
