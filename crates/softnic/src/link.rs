@@ -370,8 +370,9 @@ mod tests {
     #[test]
     fn records_of_every_size_come_out_as_they_went_in_across_the_rings_end() {
         let (mut sender, mut receiver) = lane(14);
+        let records = if cfg!(miri) { 100 } else { 3_000u32 };
         let mut taken = 0;
-        for nth in 0..3_000u32 {
+        for nth in 0..records {
             let payload: Vec<u8> = (0..nth * 37 % 1_500).map(|i| (i + nth) as u8).collect();
             while sender
                 .push(header(nth), payload.len())
@@ -391,7 +392,7 @@ mod tests {
             assert_eq!(psn, taken);
             taken += 1;
         }
-        assert_eq!(taken, 3_000);
+        assert_eq!(taken, records);
     }
 
     #[test]

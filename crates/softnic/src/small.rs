@@ -20,8 +20,8 @@ const MOST: u32 = 32;
 const STREAM: usize = 8;
 /// Segments before the inline one, and the inline header.
 const BEFORE: u32 = 2 * 16 + 4;
-/// Blocks asked for ahead of the one that is read: a line comes from another core in the time of about ten.
-const AHEAD: u64 = 16;
+/// Blocks asked for ahead of the one that is read: as many as come from another core at once.
+const AHEAD: u64 = 32;
 
 /// What matters of a small write.
 struct Small {
