@@ -179,7 +179,9 @@ fn inline_writes(time: Duration, engine: usize) {
         println!();
     }
     let (rate, floor) = first.unwrap_or((own, own));
-    let bound = if floor < 1.5 * rate {
+    let bound = if floor < 0.8 * rate {
+        "the transfer of WQE lines between the two cores, and less so than the bare loop is"
+    } else if floor < 1.5 * rate {
         "the transfer of WQE lines between the two cores, as the bare loop is"
     } else if rate > 0.7 * own {
         "the engine's own instructions"
