@@ -151,6 +151,11 @@ GIC_FN void rate(const RateArgs& a, u32 thread) {
     Warp warp(a.lanes == kWarp ? 0xffffffffu : 1u);
     u32 first_qp = C::shared ? 0 : thread;
     u32 step = C::shared ? 1 : a.threads;
+    // An exclusive choice needs a queue pair a thread: one that has none says so, and posts nothing.
+    if (first_qp >= a.qps) {
+        a.failure[thread] = Failure::of(Why::too_large, 0, thread).bits;
+        return;
+    }
     u32 own = (a.qps - first_qp + step - 1) / step;
     Failure failure;
     if (own == 1) {
