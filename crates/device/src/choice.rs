@@ -114,7 +114,7 @@ axis! {
         Threshold = 1, "threshold", "threshold";
         /// When the caller says so.
         Deferred = 2, "deferred", "deferred";
-        /// When a multiple of n blocks is crossed, and when the caller says so.
+        /// When n blocks are unrung, and when the caller says so.
         EveryNth = 3, "every-nth", "every_nth";
     }
 }

@@ -152,6 +152,8 @@ whys! {
     NicGone = 18, "the NIC that the proxy posts to doesn't answer any more";
     /// A descriptor of no known kind.
     BadDescriptor = 19, "a descriptor of no known kind: is the ring shared by programs of different versions?";
+    /// A DC post that names no target.
+    NoAddressVector = 20, "a DC post needs an address vector (`How::av`)";
 }
 
 /// A failure that device code packed into one word (`gic::Failure`).

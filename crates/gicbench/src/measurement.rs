@@ -206,6 +206,11 @@ impl Measurement {
         self
     }
 
+    /// The largest sample.
+    pub(crate) fn best(&self) -> Option<f64> {
+        self.samples.iter().copied().reduce(f64::max)
+    }
+
     /// One more fact for the record, such as a carried rate or a count of NIC findings.
     #[must_use]
     pub fn detail(mut self, name: impl Into<String>, value: impl Into<Json>) -> Self {

@@ -30,6 +30,8 @@ fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
     for (arguments, rows) in [
         ("latency --transport mini-gda", 9),
         ("latency --transport mini-gda --conn dc --op put,get,atomic,put-signal", 8),
+        ("latency --transport mini-gda --cq ring --op put,atomic", 5),
+        ("ordering --order none,gpu-release --cq ring,collapsed --cq-load acquire", 8),
         ("latency --transport mini-gda --op put,get -b 1 -e 64K -f 32", 16),
         ("latency --transport mini-proxy", 9),
         ("ordering", 20),
@@ -40,9 +42,12 @@ fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
             "batching --sharing thread,warp --inline off --doorbell fixed,threshold,caller,every-nth --qps 1",
             24,
         ),
-        ("handoff", 10),
-        ("handoff --producers 2 --handoff valid-byte,nonzero-word,lap-parity,producer-counter", 8),
+        ("handoff", 16),
+        ("handoff --producers 2 --handoff valid-byte,nonzero-word,lap-parity,producer-counter", 12),
+        ("handoff --handoff lap-parity,mapped-counter --reserve atomic --progress cached,read", 10),
         ("proxy-scaling --rings 1,3 --chain 1,16 --signal-every 1,4", 8),
+        ("proxy-scaling --rings 2 --producers 1,2,3 --chain 16", 3),
+        ("proxy-scaling --rings 2 --producers 3 --handoff producer-counter --chain 1", 1),
         ("bandwidth -b 8 -e 64K -f 64", 6),
         ("bandwidth --transport mini-gda --op get -b 4K -e 4K", 1),
         ("latency --transport mini-gda --op put --profile cx7-ndr200", 3),
@@ -75,15 +80,106 @@ fn what_a_host_has_not_is_not_run_and_says_why() {
     for (arguments, reason) in [
         ("ordering --order async-mmio", "sm_100"),
         ("ordering --queues gpu --order none", "cuda submitter"),
-        ("batching --inline on -b 64 -e 64", "more than one block"),
-        ("inline --inline on -b 512 -e 512", "284"),
-        ("latency --transport mini-gda --op atomic -b 16 -e 16", "8 B"),
         ("proxy-scaling --workers 2 --rings 1", "nothing to do"),
         ("handoff --producers 2 --handoff mapped-counter", "order"),
     ] {
         let (output, record) = run(arguments);
         assert_eq!(output.status.code(), Some(3), "{arguments}");
         let text = record["not_run"].to_string();
+        assert!(text.contains(reason), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn what_is_impossible_everywhere_is_bad_usage_and_says_what_would_do() {
+    for (arguments, word) in [
+        ("batching --inline on -b 64 -e 64", "28"),
+        ("batching --sharing warp --inline on -b 16 -e 16", "8"),
+        ("inline --inline on -b 512 -e 512", "284"),
+        ("latency --transport mini-gda --op atomic -b 16 -e 16", "8"),
+        ("latency --conn dc --cq ring --transport mini-gda", "collapsed"),
+        ("quiet --scope used --qps 128", "64"),
+    ] {
+        let output = Command::cargo_bin("gicbench")
+            .expect("the binary")
+            .arg("run")
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
+        assert!(text.contains(word), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn the_handoff_ladder_goes_from_the_baseline_to_the_posted_store_one_choice_a_step() {
+    let (_, record) = run("handoff");
+    let steps: Vec<Vec<String>> = record["measurements"]
+        .as_array()
+        .expect("measurements")
+        .iter()
+        .filter(|row| row["metric"] == "enqueue_us")
+        .map(|row| {
+            ["handoff", "reserve", "progress", "publish"]
+                .map(|axis| row["parameters"][axis].as_str().expect("a word").to_owned())
+                .to_vec()
+        })
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            ["valid-byte", "atomic", "read", "release"],
+            ["valid-byte", "owned", "read", "release"],
+            ["valid-byte", "owned", "cached", "release"],
+            ["lap-parity", "owned", "cached", "release"],
+            ["lap-parity", "owned", "cached", "posted"],
+            ["nonzero-word", "owned", "cached", "release"],
+            ["producer-counter", "owned", "cached", "release"],
+            ["mapped-counter", "owned", "cached", "release"],
+        ]
+    );
+}
+
+#[test]
+fn a_proxy_record_holds_every_choice_and_size() {
+    let (_, record) = run("proxy-scaling --rings 2 --producers 3 --chain 4 --signal-every 2");
+    let details = &record["measurements"][0]["details"];
+    for (name, value) in [
+        ("producers", 3.into()),
+        ("reserve", "atomic".into()),
+        ("progress", "cached".into()),
+        ("publish", "release".into()),
+        ("rings", 2.into()),
+        ("ring_depth", 512.into()),
+        ("sq_blocks", 1024.into()),
+        ("workers", 1.into()),
+        ("chain", 4.into()),
+        ("signal_every", 2.into()),
+        ("window", 256.into()),
+    ] {
+        let value: Value = value;
+        assert_eq!(details[name], value, "{name}: {details}");
+    }
+}
+
+#[test]
+fn choices_of_a_proxy_that_exclude_each_other_are_bad_usage() {
+    for (arguments, reason) in [
+        ("proxy-scaling --handoff producer-counter --chain 1,16", "no chains"),
+        ("proxy-scaling --handoff producer-counter --chain 1 --signal-every 4", "CQE"),
+        ("handoff --reserve owned --producers 2", "for itself"),
+        ("handoff --publish posted --handoff nonzero-word", "parity"),
+        ("handoff --publish posted --progress read", "waited for"),
+    ] {
+        let output = Command::cargo_bin("gicbench")
+            .expect("the binary")
+            .arg("run")
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
         assert!(text.contains(reason), "{arguments}: {text}");
     }
 }

@@ -35,7 +35,7 @@ struct Choice {
 // What a caller says of one post.
 struct How {
     bool ring = true;                   // Ringing::deferred and every_nth only
-    u32 nth = 1;                        // Ringing::every_nth only, in blocks
+    u32 nth = 1;                        // Ringing::every_nth only: blocks left unrung, at most
     bool signal = true;                 // Signalling::on_request only
     bool fence = false;                 // wait at the NIC for earlier reads and atomics
     const AddressVector* av = nullptr;  // Transport::dc only
@@ -254,6 +254,7 @@ class Endpoint {
     // distance from the first block to the last WQE's, whose ticket is returned.
     template <class Fill>
     GIC_FN Posted post(u32 blocks, const How& how, Fill fill, u32 last = 0) {
+        if (lacks_target(how, blocks)) return refused(Why::no_address_vector);
         u64 base = 0;
         Failure f = reserve(blocks, &base);
         if (!f.ok()) return {0, f};
@@ -277,6 +278,10 @@ class Endpoint {
         Failure failure;
     };
 
+    // Of a DC queue's posts only a NOP, which takes one block, goes nowhere.
+    GIC_FN static bool lacks_target(const How& how, u32 blocks) {
+        return C::transport == Transport::dc && blocks > 1 && how.av == nullptr;
+    }
     GIC_FN static u32 index16(u64 ticket) { return static_cast<u32>(ticket - 1) & 0xffff; }
     GIC_FN Posted refused(Why why) const { return {0, Failure::of(why, qp_.qpn)}; }
 
@@ -294,6 +299,7 @@ class Endpoint {
     GIC_FN Posted post_warp(const Warp& warp, const How& how, Fill fill) {
         constexpr u32 each = blocks_of(kHead + 2);
         u32 blocks = each * warp.count();
+        if (lacks_target(how, blocks)) return refused(Why::no_address_vector);
         u64 base = 0;
         Failure f{warp.elect([&] { return reserve(blocks, &base).bits; })};
         if (!f.ok()) return {0, f};
@@ -417,7 +423,7 @@ class Endpoint {
     // space, or on quiet.
     GIC_FN bool rings_now(u64 base, u64 next, const How& how) const {
         if constexpr (C::ringing == Ringing::deferred) return how.ring;
-        if constexpr (C::ringing == Ringing::every_nth) return how.ring || base / how.nth != next / how.nth;
+        if constexpr (C::ringing == Ringing::every_nth) return how.ring || next - rung() >= how.nth;
         if constexpr (C::ringing == Ringing::threshold && C::shared) {
             // Who reserved behind us will publish, and look at this again.
             return mem::load_relaxed<Scope::gpu>(&qp_.state->reserved) == next || base / 32 != next / 32;
@@ -534,13 +540,16 @@ class Endpoint {
                 return Why::cq_is_collapsed;
         }
         if constexpr (C::checked && C::cq_kind == CqKind::collapsed) {
+            if (qp_.log_cq == 0) return Why::deadline_completion;
             u64 second = mem::load_relaxed<Scope::system>(reinterpret_cast<const u64*>(qp_.cq + 64 + 56));
-            if (qp_.log_cq > 0 && (second >> 60) != 15) return Why::cq_is_ring;
+            if ((second >> 60) != 15) return Why::cq_is_ring;
         }
         return Why::deadline_completion;
     }
 
-    const Qp& qp_;
+    // By value: what device memory accesses clobber, as the compiler sees it, a reference would be read again
+    // after each of them.
+    Qp qp_;
     Own own_ = {};
 };
 

@@ -26,7 +26,7 @@ enum class Ringing : u32 {
     each = 0,       // for every post
     threshold = 1,  // when nobody is behind, or when a multiple of 32 blocks is crossed
     deferred = 2,   // when the caller says so: aggregation
-    every_nth = 3,  // when a multiple of the caller's n is crossed, and when he says so
+    every_nth = 3,  // when n blocks are unrung, and when the caller says so
 };
 constexpr u32 kRingings = 4;
 
@@ -85,13 +85,14 @@ enum class Why : u32 {
     cq_is_collapsed = 10,  // checked: a collapsed CQ was polled as a ring
     cq_is_ring = 11,       // checked: a ring CQ was polled as collapsed
     inline_too_long = 12,
-    wrong_data = 13,      // an experiment's own check failed in device code
-    bad_offset = 14,      // proxy: an offset that a descriptor or the channel's region can't hold
-    bad_channel = 15,     // proxy: no such channel, or one without a signal word
-    proxy_stopped = 16,   // the proxy was stopped
-    worker_died = 17,     // the proxy's worker ended by itself
-    nic_gone = 18,        // the proxy's NIC doesn't answer
-    bad_descriptor = 19,  // proxy: a descriptor of no known kind
+    wrong_data = 13,         // an experiment's own check failed in device code
+    bad_offset = 14,         // proxy: an offset that a descriptor or the channel's region can't hold
+    bad_channel = 15,        // proxy: no such channel, or one without a signal word
+    proxy_stopped = 16,      // the proxy was stopped
+    worker_died = 17,        // the proxy's worker ended by itself
+    nic_gone = 18,           // the proxy's NIC doesn't answer
+    bad_descriptor = 19,     // proxy: a descriptor of no known kind
+    no_address_vector = 20,  // DC: a post that names no target
 };
 
 // A failure in one word, so that the first one can be kept by one compare-and-swap.

@@ -31,7 +31,7 @@ impl Experiment for Bandwidth {
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
-            AxisUse::new(AxisId::Op, "put", "put,get"),
+            AxisUse::new(AxisId::Op, "put", "put,get").only(&[Transport::MiniGda]),
             AxisUse::new(
                 AxisId::Payload,
                 "8,1K,32K,1M",
@@ -52,16 +52,14 @@ impl Experiment for Bandwidth {
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport == Transport::MiniProxy {
-            if point.word(AxisId::Op)? == "get" {
-                return Err(PointError::not_run("the proxied rate is of puts"));
-            }
             let choice = proxy::tuned("lap-parity", 1)?;
             let bytes = point.number_as(AxisId::Payload)?;
             let chain = point.number_as(AxisId::Batch)?;
             let spec = proxy::Spec { virtual_time: true, chain, ..proxy::Spec::one(choice, bytes) };
             let mut bench = proxy::Bench::new(ctx, point, spec)?;
             let (_, bandwidths) = bench.rate(ctx)?;
-            return Ok(vec![bench.finish(ctx, Measurement::bandwidth(bandwidths))?]);
+            let measured = with_share(Measurement::bandwidth(bandwidths), point);
+            return Ok(vec![bench.finish(ctx, measured)?]);
         }
         let batch: u32 = point.number_as(AxisId::Batch)?;
         let choice = Choice {
@@ -76,6 +74,22 @@ impl Experiment for Bandwidth {
         let get = point.word(AxisId::Op)? == "get";
         let posting = Posting { batch, nth: 1, force: true, warp: false, inline: false, get };
         let (_, bandwidths) = bench.rate(ctx, posting)?;
-        Ok(vec![bench.finish(ctx, Measurement::bandwidth(bandwidths))?])
+        Ok(vec![bench.finish(ctx, with_share(Measurement::bandwidth(bandwidths), point))?])
+    }
+}
+
+/// Adds the share of the profile's own link rate: the payload that fills the link is the first with 0.9.
+fn with_share(measured: Measurement, point: &Point) -> Measurement {
+    let link = point
+        .word(AxisId::Profile)
+        .ok()
+        .and_then(softnic::Profile::by_name)
+        .filter(|profile| profile.byte_ps > 0)
+        .map(|profile| 1e3 / profile.byte_ps as f64);
+    match (link, measured.best()) {
+        (Some(link), Some(best)) => {
+            measured.detail("share_of_profile_link", (best / link * 1e3).round() / 1e3)
+        }
+        _ => measured,
     }
 }

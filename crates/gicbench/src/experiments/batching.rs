@@ -1,7 +1,7 @@
 //! `batching`: what do doorbell batching, queue parallelism and sharing do to the message rate?
 
 use super::gda::{self, Bench, Posting, Spec};
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{Choice, Ringing, Sharing, Signalling};
 
 use crate::axes::AxisId;
@@ -49,6 +49,24 @@ impl Experiment for Batching {
         }
     }
 
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        let is = |axis, word| point.get(axis).and_then(|value| value.word()) == Some(word);
+        let bytes = point.number(AxisId::Payload).unwrap_or(0);
+        let (why, nearest) = match (is(AxisId::Inline, "on"), is(AxisId::Sharing, "warp")) {
+            (true, true) if bytes != 8 => ("a warp's inline put has 8 B", 8),
+            (true, false) if bytes > 28 => {
+                ("more than 28 B inline take more than one block: see `inline`", 28)
+            }
+            _ => return Ok(()),
+        };
+        Err(Impossible {
+            axis: AxisId::Payload,
+            with: AxisId::Inline,
+            why: why.to_owned(),
+            nearest: vec![nearest.to_string()],
+        })
+    }
+
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         let bytes: u32 = point.number_as(AxisId::Payload)?;
         let inline = point.word(AxisId::Inline)? == "on";
@@ -56,14 +74,6 @@ impl Experiment for Batching {
         let sharing: Sharing =
             point.word(AxisId::Sharing)?.parse().map_err(|e| PointError::from_error(&e))?;
         let warp = sharing == Sharing::Warp;
-        if warp && inline && bytes != 8 {
-            return Err(PointError::not_run("a warp's inline put has 8 B: use --inline off"));
-        }
-        if inline && bytes > 28 {
-            return Err(PointError::not_run(format!(
-                "{bytes} B inline take more than one block; `inline` measures those"
-            )));
-        }
         // What the caller does, and what the doorbell policy makes of it.
         let (ringing, group, nth, force) = match point.word(AxisId::Doorbell)? {
             "threshold" => (Ringing::Threshold, batch, 1, false),

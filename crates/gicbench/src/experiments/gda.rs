@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use device::choice::{Choice, Order};
+use device::choice::{Choice, Order, Sharing, Signalling};
 use device::host::{self, Kernel};
 use device::view::{LatencyArgs, Local, Op, QuietScope, RateArgs, Remote, RoundTripArgs};
 use mini_gda::{Gda, GdaAttr};
@@ -271,16 +271,25 @@ impl Bench {
         let threads = u64::from(self.spec.threads);
         let batch = u64::from(posting.batch);
         let round = |ops: u64| ops.div_ceil(batch).max(1) * batch;
-        // A short launch warms up and tells how long others take.
-        let warmup = round(ctx.warmup().clamp(1, 4096) / threads);
-        let (ops, time) = self.launch_rate(ctx, posting, warmup)?;
+        // Warming up tells how long a launch takes; without it a short launch does, which isn't kept either.
+        let (mut warmup, mut ops, mut time) = (ctx.warmup(), 0, Duration::ZERO);
+        loop {
+            let (done, took) =
+                self.launch_rate(ctx, posting, round(warmup.clamp(1, 4096).div_ceil(threads)))?;
+            (ops, time) = (ops + done, time + took);
+            warmup = warmup.saturating_sub(done);
+            if warmup == 0 {
+                break;
+            }
+        }
         let per_second = ops as f64 / time.as_secs_f64().max(1e-9);
         let most = ((per_second * LAUNCH.as_secs_f64()) as u64).clamp(batch * threads, 1 << 24);
         let (mut rates, mut bandwidths) = (Vec::new(), Vec::new());
         let mut sampling = ctx.sampling();
         loop {
             let ops = sampling.next(most, "completions")?;
-            if ops == 0 {
+            // What is left at the end is too little for a rate of its own.
+            if ops == 0 || (ops < most / 4 && !rates.is_empty()) {
                 return Ok((rates, bandwidths));
             }
             let (ops, time) = self.launch_rate(ctx, posting, round(ops.div_ceil(threads)))?;
@@ -300,10 +309,10 @@ impl Bench {
         let (mut start, mut end, mut failure) =
             (vec![0u64; threads], vec![0u64; threads], vec![0u64; threads]);
         let first = self.next;
-        self.next += ops;
+        self.next += ops * threads as u64;
         if posting.get {
             for thread in 0..threads as u64 {
-                self.slots.mark(&self.target, thread, first, ops);
+                self.slots.mark(&self.target, thread, first + thread * ops, ops);
             }
         }
         let args = RateArgs {
@@ -337,16 +346,23 @@ impl Bench {
         }
         let all = ops * threads as u64;
         if ctx.check() {
-            // Operations that share a slot can't be told apart by its content: the NIC's count can't miss one.
+            // Operations that share a slot can't be told apart by its content: the NIC's count tells. On a shared
+            // queue whose callers signal, each thread's quiet of each queue pair posts a NOP.
+            let shared = self.spec.choice.sharing != Sharing::Exclusive;
+            let nops = if shared && self.spec.choice.signalling == Signalling::OnRequest {
+                threads as u64 * u64::from(self.spec.qps)
+            } else {
+                0
+            };
             let done = self.near.counters().map_err(broke)?.completed - before.completed;
-            self.wrong += all.saturating_sub(done);
+            self.wrong += (all + nops).abs_diff(done);
             let (arrived, origin) = if posting.get {
                 (&self.source, &self.target)
             } else {
                 (&self.target, &self.source)
             };
             self.wrong += (0..threads as u64)
-                .map(|thread| self.slots.wrong(arrived, origin, thread, first, ops))
+                .map(|thread| self.slots.wrong(arrived, origin, thread, first + thread * ops, ops))
                 .sum::<u64>();
         }
         let time = if self.spec.virtual_time {
@@ -400,6 +416,15 @@ impl Bench {
         }
         Ok(measurement
             .detail("sq_blocks", 1u64 << self.spec.log_blocks)
+            .detail("order", self.spec.choice.order.name())
+            .detail("sharing", self.spec.choice.sharing.name())
+            .detail("cq", self.spec.choice.cq_kind.name())
+            .detail("cq_load", self.spec.choice.cq_load.name())
+            .detail("ringing", self.spec.choice.ringing.name())
+            .detail("signalling", self.spec.choice.signalling.name())
+            .detail("transport_service", self.spec.choice.transport.name())
+            .detail("max_blocks", self.spec.choice.max_blocks)
+            .detail("payload_slots", self.slots.slots)
             .detail("nic_findings", findings.len() as u64))
     }
 
@@ -468,11 +493,17 @@ pub(super) fn round_trip(
     let (inbox, outbox) = (&bench.result, &bench.signal);
     let mut samples = Vec::new();
     let hertz = bench.clock.ticks_per_us * 1e6;
+    let mut warmup = ctx.warmup();
     let mut sampling = ctx.sampling();
     loop {
-        let ops = sampling.next(256, "replies")?;
+        let warming = warmup > 0;
+        let ops = if warming { warmup.min(256) } else { sampling.next(256, "replies")? };
         if ops == 0 {
             break;
+        }
+        if warming {
+            warmup -= ops;
+            sampling = ctx.sampling();
         }
         inbox.memory.word(0).store(0, Ordering::Relaxed);
         outbox.memory.word(0).store(0, Ordering::Relaxed);
@@ -490,7 +521,9 @@ pub(super) fn round_trip(
         bench.launch(Kernel::RoundTrip(&args))?;
         bench.gda.check(bench.near.as_ref(), failure[0]).map_err(broke)?;
         back.check(bench.far.as_ref(), failure[1]).map_err(broke)?;
-        samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+        if !warming {
+            samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+        }
     }
     // Each side checks that every value that arrives is the next one: wrong data would have failed above.
     bench.finish(ctx, Measurement::round_trip(samples))

@@ -1,7 +1,7 @@
 //! `inline`: when does inlining pay?
 
 use super::gda::{self, Bench, Posting, Spec};
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{Choice, Ringing, Signalling};
 use device::view::{Op, QuietScope};
 
@@ -47,16 +47,25 @@ impl Experiment for Inline {
         }
     }
 
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        let inline = point.get(AxisId::Inline).and_then(|value| value.word()) == Some("on");
+        if inline && point.number(AxisId::Payload).is_ok_and(|bytes| bytes > u64::from(MAX_INLINE))
+        {
+            return Err(Impossible {
+                axis: AxisId::Payload,
+                with: AxisId::Inline,
+                why: format!("a WQE of {MAX_BLOCKS} blocks holds at most {MAX_INLINE} B"),
+                nearest: vec![MAX_INLINE.to_string()],
+            });
+        }
+        Ok(())
+    }
+
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         let inline = point.word(AxisId::Inline)? == "on";
         let batch: u32 = point.number_as(AxisId::Batch)?;
         let bytes: u32 = point.number_as(AxisId::Payload)?;
         let max_blocks = if inline { MAX_BLOCKS } else { 1 };
-        if inline && bytes > MAX_INLINE {
-            return Err(PointError::not_run(format!(
-                "{bytes} B inline: a WQE of {MAX_BLOCKS} blocks holds at most {MAX_INLINE}"
-            )));
-        }
         let choice = Choice { order: gda::order(point)?, max_blocks, ..Choice::default() };
         if batch == 1 {
             let op = if inline { Op::PutInline } else { Op::Put };

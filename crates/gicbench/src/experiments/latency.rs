@@ -2,7 +2,7 @@
 
 use super::gda::{self, Spec};
 use super::proxy;
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{self, Choice};
 use device::proxy::ProxyOp;
 use device::view::{Op, QuietScope};
@@ -37,6 +37,7 @@ impl Experiment for Latency {
             AxisUse::new(AxisId::Payload, "8", "8,64,512,4K,32K,256K,1M"),
             AxisUse::new(AxisId::Conn, "rc", "rc,dc").only(&[Transport::MiniGda]),
             AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(&[Transport::MiniGda]),
+            AxisUse::new(AxisId::Cq, "collapsed", "collapsed,ring").only(&[Transport::MiniGda]),
             AxisUse::new(AxisId::Handoff, "lap-parity", "lap-parity").only(&[Transport::MiniProxy]),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
@@ -50,6 +51,27 @@ impl Experiment for Latency {
         }
     }
 
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        let is = |axis, word| point.get(axis).and_then(|value| value.word()) == Some(word);
+        if is(AxisId::Op, "atomic") && point.number(AxisId::Payload) != Ok(8) {
+            return Err(Impossible {
+                axis: AxisId::Payload,
+                with: AxisId::Op,
+                why: "an atomic has 8 B".to_owned(),
+                nearest: vec!["8".to_owned()],
+            });
+        }
+        if is(AxisId::Conn, "dc") && is(AxisId::Cq, "ring") {
+            return Err(Impossible {
+                axis: AxisId::Cq,
+                with: AxisId::Conn,
+                why: "DC queue pairs are measured with collapsed CQs".to_owned(),
+                nearest: vec!["collapsed".to_owned()],
+            });
+        }
+        Ok(())
+    }
+
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport == Transport::MiniProxy {
             return proxied(ctx, point);
@@ -57,9 +79,13 @@ impl Experiment for Latency {
         let transport: choice::Transport =
             point.word(AxisId::Conn)?.parse().map_err(|e| PointError::from_error(&e))?;
         let dc = transport == choice::Transport::Dc;
-        let max_blocks = if dc { 5 } else { 1 };
-        let choice =
-            Choice { order: gda::order(point)?, transport, max_blocks, ..Choice::default() };
+        let choice = Choice {
+            order: gda::order(point)?,
+            cq_kind: point.word(AxisId::Cq)?.parse().map_err(|e| PointError::from_error(&e))?,
+            transport,
+            max_blocks: if dc { 5 } else { 1 },
+            ..Choice::default()
+        };
         let bytes: u32 = point.number_as(AxisId::Payload)?;
         let op = match point.word(AxisId::Op)? {
             "get" => Op::Get,
@@ -67,9 +93,6 @@ impl Experiment for Latency {
             "put-signal" => Op::PutSignal,
             _ => Op::Put,
         };
-        if op == Op::FetchAdd && bytes != 8 {
-            return Err(PointError::not_run(format!("an atomic has 8 B, not {bytes}")));
-        }
         let mut measured = Vec::new();
         // The reply is a put of the same kind: its size is 8 B, its transport RC.
         if op == Op::Put && bytes == 8 && !dc {
@@ -95,9 +118,6 @@ fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, Poin
         "put-signal" => ProxyOp::PutSignal,
         _ => ProxyOp::Put,
     };
-    if op == ProxyOp::FetchAdd && bytes != 8 {
-        return Err(PointError::not_run(format!("an atomic has 8 B, not {bytes}")));
-    }
     let mut measured = Vec::new();
     if op == ProxyOp::Put && bytes == 8 {
         measured.push(proxy::round_trip(ctx, point, choice)?);

@@ -1,7 +1,7 @@
 //! `quiet`: what does completion scope cost as queues are added?
 
 use super::gda::{self, Bench, Spec};
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::Choice;
 use device::view::{Op, QuietScope};
 
@@ -45,6 +45,19 @@ impl Experiment for Quiet {
             Suite::Quick => Limits::new(10_000, 500, 200),
             Suite::Full => Limits::new(100_000, 5_000, 10_000),
         }
+    }
+
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        let used = point.get(AxisId::Scope).and_then(|value| value.word()) == Some("used");
+        if used && point.number(AxisId::Qps).is_ok_and(|qps| qps > 64) {
+            return Err(Impossible {
+                axis: AxisId::Qps,
+                with: AxisId::Scope,
+                why: "the set of used queue pairs is one 64-bit mask".to_owned(),
+                nearest: vec!["64".to_owned()],
+            });
+        }
+        Ok(())
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {

@@ -8,13 +8,14 @@ namespace kernels {
 
 // Thread t posts `ops` operations in batches of `batch`. With an exclusive choice it goes round the queue pairs
 // t, t + threads, …; with a shared one all threads use all of them. Operation i of a thread goes to slot
-// t * slots + i mod `slots`, and its 8-byte payload (or the mark of a longer one) is first + i.
+// t * slots + i mod `slots`, and its 8-byte payload (or the mark of a longer one) is
+// first + t * ops + i.
 struct RateArgs {
     const Qp* qp;
     u32 qps;
     u32 threads;
     u32 batch;   // posted between two of the caller's rings
-    u32 nth;     // Ringing::every_nth: also rung for when a multiple of it is crossed
+    u32 nth;     // Ringing::every_nth: blocks that are left unrung at most
     u32 force;   // Ringing::every_nth: the last of a batch is rung for in any case
     u32 is_get;  // reads instead of writes
     u32 bytes;
@@ -43,6 +44,11 @@ struct WarpOp {
     u32 bytes;
 };
 
+// No two operations of a launch carry the same value.
+GIC_FN u64 value_of(const RateArgs& a, u32 thread, u64 i) {
+    return a.first + thread * a.ops + i;
+}
+
 // One batch; returns its failure.
 template <class C>
 GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, u64 first, const Warp& warp) {
@@ -59,7 +65,7 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
             auto slot = [&](u32 lane) {
                 return (thread * a.slots + (first + done + lane) % a.slots) * a.stride;
             };
-            auto value = [&](u32 lane) { return a.first + first + done + lane; };
+            auto value = [&](u32 lane) { return value_of(a, thread, first + done + lane); };
             Posted p;
             if (a.is_inline) {
                 p = endpoint.put_value_warp(
@@ -99,9 +105,10 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
         }
         Failure f;
         if (a.is_inline && a.bytes == 8) {
-            f = endpoint.put_value({a.remote.address + slot, a.remote.rkey}, a.first + i, how).failure;
+            f = endpoint.put_value({a.remote.address + slot, a.remote.rkey}, value_of(a, thread, i), how)
+                    .failure;
         } else if (a.is_inline) {
-            write_payload(a.local.address + slot, a.bytes, a.first + i);
+            write_payload(a.local.address + slot, a.bytes, value_of(a, thread, i));
             f = endpoint
                     .put_inline({a.remote.address + slot, a.remote.rkey},
                                 reinterpret_cast<const u8*>(a.local.address + slot), a.bytes, how)
@@ -112,7 +119,7 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
                          a.bytes, how)
                     .failure;
         } else {
-            write_payload(a.local.address + slot, a.bytes, a.first + i);
+            write_payload(a.local.address + slot, a.bytes, value_of(a, thread, i));
             f = endpoint
                     .put({a.remote.address + slot, a.remote.rkey}, {a.local.address + slot, a.local.lkey},
                          a.bytes, how)
