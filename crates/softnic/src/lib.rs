@@ -46,7 +46,7 @@ pub use check::{Cause, Check};
 pub use config::{
     Caps, CqAttr, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, RqAttr, UarId,
 };
-pub use dma::{CopiedMemory, DmaBuf, Memory, OutOfBounds};
+pub use dma::{CopiedMemory, DmaBuf, Memory, OutOfBounds, OutOfMemory};
 pub use driver::{Clock, EngineGone, EngineOptions, SoftNics};
 pub use engine::Step;
 pub use error::{CreateError, DestroyError, ModifyError};
