@@ -10,5 +10,6 @@ pub mod nvrtc;
 #[cfg(feature = "program")]
 pub mod program;
 pub mod proxy;
+pub mod shared;
 pub mod source;
 pub mod view;

@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use device::choice::{Choice, CqKind, Transport};
 use device::host::{Clock, Relax};
+use device::shared::Shared;
 use device::view::{AddressVector, Failure, QpState, QpView};
 use rdma::{ConnectAttr, DcTarget, Destination, Nic, QueuePair, QueuePairAttr};
 
@@ -100,6 +101,7 @@ pub enum GdaError {
 }
 
 /// Device code reads an address vector by aligned words; the wire's type has no alignment of its own.
+#[derive(Clone, Copy)]
 #[repr(C, align(16))]
 struct Aligned(AddressVector);
 
@@ -108,14 +110,17 @@ pub struct Gda {
     near: Vec<QueuePair>,
     // The peers' halves of RC connections: they execute and acknowledge.
     far: Vec<QueuePair>,
-    target: Option<DcTarget>,
-    address_vector: Box<Aligned>,
+    _target: Option<DcTarget>,
+    address_vector: Option<Shared<Aligned>>,
     // Views point into this.
-    _states: Box<[QpState]>,
+    _states: Shared<QpState>,
     views: Box<[QpView]>,
 }
 
-// SAFETY: the views' pointers lead to memory that this value owns and that is only accessed atomically.
+// SAFETY: what isn't Send by itself are the addresses in the views. They lead to memory that this value keeps
+// alive, wherever it is moved, and no safe code follows them. Device code does, under the contract of its launch:
+// what several threads share it accesses atomically, and the plain fields of a queue pair whose choice is one
+// exclusive thread belong to that thread.
 unsafe impl Send for Gda {}
 // SAFETY: as above.
 unsafe impl Sync for Gda {}
@@ -177,12 +182,9 @@ impl Gda {
             near.connect(&near_qp, to, &attr.connect).map_err(failed("connecting", i))?;
             nears.push(near_qp);
         }
-        let address_vector = Box::new(Aligned(
-            target.unwrap_or(DcTarget { nic: far.address(), number: 0, key: 0 }).address_vector(),
-        ));
-        let mut states: Box<[QpState]> =
-            nears.iter().map(|_| QpState::starting_at(attr.start, 0)).collect();
-        let first = states.as_mut_ptr();
+        let address_vector = target.as_ref().map(|t| Shared::new(&[Aligned(t.address_vector())]));
+        let states = Shared::new(&vec![QpState::starting_at(attr.start, 0); nears.len()]);
+        let first = states.as_ptr();
         let deadline = Clock::host().ticks(attr.deadline);
         let views = nears
             .iter()
@@ -200,7 +202,7 @@ impl Gda {
                 log_cq: qp.attr.log_cq,
             })
             .collect();
-        Ok(Self { near: nears, far: fars, target, address_vector, _states: states, views })
+        Ok(Self { near: nears, far: fars, _target: target, address_vector, _states: states, views })
     }
 
     /// What device code is handed, one a queue pair. Valid while this value lives.
@@ -224,7 +226,7 @@ impl Gda {
     /// The address vector that DC sends carry, for the kernels' arguments; null for RC.
     #[must_use]
     pub fn address_vector(&self) -> *const AddressVector {
-        if self.target.is_some() { &raw const self.address_vector.0 } else { std::ptr::null() }
+        self.address_vector.as_ref().map_or(std::ptr::null(), |av| av.as_ptr().cast_const().cast())
     }
 
     /// What waiting threads do: drive `near` where nobody else does.

@@ -21,7 +21,7 @@
 //! let (mut enqueue, mut total, mut failure) = (vec![0u64; 10], vec![0u64; 10], 0u64);
 //! let args = EnqueueArgs {
 //!     ring: proxy.views().as_ptr(), rings: 1, threads: 1, channel: 0, bytes: 8, slots: 10, stride: 8,
-//!     warmup: 0, samples: 10, local: local.address,
+//!     warmup: 0, samples: 10, first: 1, local: local.address,
 //!     enqueue: enqueue.as_mut_ptr(), total: total.as_mut_ptr(), failure: &raw mut failure,
 //! };
 //! let kernel = ProxyKernel::Enqueue(ProxyOp::Put, &args);
@@ -49,6 +49,7 @@ use std::thread::JoinHandle;
 
 use device::host::{Clock, Relax};
 use device::proxy::{Handoff, ProxyChannel, RingState, RingView};
+use device::shared::Shared;
 use device::view::{Failure, Why};
 use rdma::post::{SendPoster, SendQueue};
 use rdma::{Access, CqKind, Destination, Memory, Nic, QueuePair, QueuePairAttr, Region};
@@ -91,18 +92,22 @@ pub struct Proxy {
     // What views and requests point into.
     _rings: Vec<Arc<Memory>>,
     _results: Region,
+    _regions: Vec<ChannelAttr>,
 }
 
 /// Views, and what they point into.
 struct Views {
     views: Box<[RingView]>,
-    _states: Box<[RingState]>,
-    _channels: Box<[ProxyChannel]>,
+    _states: Shared<RingState>,
+    _channels: Shared<ProxyChannel>,
 }
 
 mod sendable {
     #![allow(unsafe_code, reason = "see below")]
-    // SAFETY: the pointers lead to memory that the proxy owns and that device code accesses.
+    // SAFETY: what isn't Send by itself are the addresses in the views. They lead to memory that the proxy keeps
+    // alive, wherever it is moved, and no safe code follows them. Device code does, under the contract of its
+    // launch: what producers or a worker share with it is accessed atomically, and what one producer alone has
+    // belongs to its thread.
     unsafe impl Send for super::Views {}
     // SAFETY: as above.
     unsafe impl Sync for super::Views {}
@@ -129,9 +134,8 @@ impl Proxy {
             Pairs { near: near.as_ref(), far, attr, nears: Vec::new(), fars: Vec::new() };
 
         let (mut rings, mut views) = (Vec::new(), Vec::new());
-        let mut states: Box<[RingState]> =
-            (0..attr.rings).map(|_| RingState::starting_at(attr.start)).collect();
-        let device_channels: Box<[ProxyChannel]> = attr
+        let states = Shared::new(&vec![RingState::starting_at(attr.start); attr.rings as usize]);
+        let device_channels: Vec<ProxyChannel> = attr
             .channels
             .iter()
             .enumerate()
@@ -146,11 +150,12 @@ impl Proxy {
                 result_lkey: results.lkey,
             })
             .collect();
+        let device_channels = Shared::new(&device_channels);
         let requests: Arc<[_]> = attr.requests.clone().into();
         let deadline = Clock::host().ticks(attr.deadline);
         let blocks = 1usize << attr.log_blocks.min(15);
         let mut of_worker: Vec<Vec<Ring>> = (0..attr.workers).map(|_| Vec::new()).collect();
-        let state = states.as_mut_ptr();
+        let state = states.as_ptr();
         for number in 0..attr.rings {
             let log_depth = if built { attr.log_blocks } else { attr.depth.trailing_zeros() };
             let pair = if built {
@@ -167,7 +172,7 @@ impl Proxy {
                 counter: at(layout.counter).cast(),
                 progress: at(layout.progress),
                 state: state.wrapping_add(number as usize),
-                channels: device_channels.as_ptr(),
+                channels: device_channels.as_ptr().cast_const(),
                 deadline,
                 log_depth,
                 channel_count: channels as u32,
@@ -230,6 +235,7 @@ impl Proxy {
             views: Views { views: views.into(), _states: states, _channels: device_channels },
             _rings: rings,
             _results: results,
+            _regions: attr.channels.clone(),
         };
         match &attr.drive {
             Drive::Stepped => proxy.stepped = workers.into_iter().map(Mutex::new).collect(),

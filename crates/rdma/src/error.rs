@@ -57,6 +57,9 @@ pub enum Error {
         /// Its answer.
         source: softnic::ModifyError,
     },
+    /// No memory for a queue pair's queues.
+    #[error("a queue pair's queues need memory: {0}")]
+    Memory(#[from] softnic::OutOfMemory),
     /// A poster on a queue pair that it can't serve.
     #[error("posting to queue pair {qpn:#x} from the CPU needs {what}")]
     PosterNeeds {

@@ -10,13 +10,18 @@ mod queue;
 pub mod soft;
 
 pub use error::Error;
-pub use queue::{CqKind, Layout, QueuePair, QueuePairAttr, ReceiveQueue, Transport};
-pub use softnic::{Access, Memory};
+pub use queue::{CqKind, Layout, QueuePair, QueuePairAttr, Transport};
+pub use softnic::{Access, Memory, OutOfMemory};
 
+use std::any::Any;
 use std::sync::Arc;
 
-/// A registered region.
-#[derive(Clone, Debug)]
+/// What destroys a NIC's objects when it is dropped.
+type Owner = Box<dyn Any + Send + Sync>;
+
+/// A registered region. Clones share the registration; dropping the last one ends it, and then the keys match
+/// nothing: who hands keys or addresses on keeps a clone for as long as they are used.
+#[derive(Clone)]
 pub struct Region {
     /// Address of its first byte, as WQEs name it.
     pub address: u64,
@@ -26,11 +31,20 @@ pub struct Region {
     pub lkey: u32,
     /// Key for peers.
     pub rkey: u32,
-    /// The memory itself, if it is this process's.
+    /// The memory itself: the NICs of this interface share the process's memory. It outlives the registration
+    /// for as long as somebody holds it.
     pub memory: Arc<Memory>,
+    /// Deregisters it.
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Region {
+    /// All of `memory`, under keys that somebody else looks after.
+    #[must_use]
+    pub fn borrowed(memory: Arc<Memory>, address: u64, lkey: u32, rkey: u32) -> Self {
+        Self { address, length: memory.len() as u64, lkey, rkey, memory, _owner: None }
+    }
+
     /// The address of `bytes` bytes at `offset`.
     ///
     /// # Errors
@@ -43,6 +57,17 @@ impl Region {
     }
 }
 
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Region")
+            .field("address", &self.address)
+            .field("length", &self.length)
+            .field("lkey", &self.lkey)
+            .field("rkey", &self.rkey)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Where a queue pair's packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
@@ -52,8 +77,7 @@ pub struct Destination {
     pub qpn: u32,
 }
 
-/// A DC target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A DC target. Dropping it destroys it, and its CQ and connections with it.
 pub struct DcTarget {
     /// Its NIC.
     pub nic: u16,
@@ -61,6 +85,18 @@ pub struct DcTarget {
     pub number: u32,
     /// What initiators must know.
     pub key: u64,
+    /// Destroys the NIC's objects.
+    _owner: Owner,
+}
+
+impl std::fmt::Debug for DcTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DcTarget")
+            .field("nic", &self.nic)
+            .field("number", &self.number)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DcTarget {

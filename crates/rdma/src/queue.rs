@@ -1,9 +1,10 @@
 //! Queue pairs: what is asked for, and where its memory lies.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use softnic::Memory;
+
+use crate::Owner;
 
 /// The transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +92,6 @@ impl Layout {
     }
 }
 
-/// The receive side of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceiveQueue {
-    /// log2 of its WQEs and of its CQ's entries.
-    pub log: u32,
-}
-
 /// A queue pair. Dropping it destroys it, and its CQs and doorbell page with it.
 pub struct QueuePair {
     /// Its number.
@@ -111,7 +105,7 @@ pub struct QueuePair {
     /// The doorbell page.
     pub doorbell_page: Arc<Memory>,
     /// Destroys the NIC's objects.
-    pub(crate) _owner: Box<dyn Any + Send + Sync>,
+    pub(crate) _owner: Owner,
 }
 
 impl QueuePair {

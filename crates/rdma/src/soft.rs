@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use softnic::{
     Access, Clock, Counters, CqAttr, CqId, CreateError, DctAttr, DmaBuf, EngineOptions, Faults,
-    Finding, LinkAttr, Memory, Modify, MrAttr, NicConfig, PdId, Profile, QpAttr, QpKind, Qpn,
-    RqAttr, SoftNics, UarId,
+    Finding, LinkAttr, Memory, Modify, MrAttr, MrKeys, NicConfig, PdId, Profile, QpAttr, QpKind,
+    Qpn, RqAttr, SoftNics, UarId,
 };
 
 use crate::{
@@ -152,25 +152,37 @@ impl SoftNic {
     }
 }
 
-/// Destroys a queue pair's objects, in the order in which they depend on each other.
-struct Owner {
-    engine: SoftNics,
-    id: u16,
-    qp: Option<Qpn>,
-    cqs: Vec<CqId>,
-    uar: Option<UarId>,
+/// One object of a NIC.
+enum Object {
+    Region(MrKeys),
+    Cq(CqId),
+    Uar(UarId),
+    Qp(Qpn),
+    Dct(Qpn),
 }
 
-impl Drop for Owner {
+/// Destroys a NIC's objects, the last one made first: each depends on earlier ones only.
+struct Objects {
+    engine: SoftNics,
+    id: u16,
+    made: Vec<Object>,
+}
+
+impl Drop for Objects {
     fn drop(&mut self) {
-        let (qp, cqs, uar) = (self.qp, std::mem::take(&mut self.cqs), self.uar);
+        let made = std::mem::take(&mut self.made);
         // An engine that is gone has no objects.
         let _ = self.engine.control(self.id, move |nic| {
-            let _ = qp.map(|qp| nic.destroy_qp(qp));
-            for cq in cqs {
-                let _ = nic.destroy_cq(cq);
+            for object in made.into_iter().rev() {
+                // All of them were made, and nobody else destroys them.
+                let _ = match object {
+                    Object::Region(keys) => nic.dereg_mr(keys),
+                    Object::Cq(cq) => nic.destroy_cq(cq),
+                    Object::Uar(uar) => nic.dealloc_uar(uar),
+                    Object::Qp(qp) => nic.destroy_qp(qp),
+                    Object::Dct(dct) => nic.destroy_dct(dct),
+                };
             }
-            let _ = uar.map(|uar| nic.dealloc_uar(uar));
         });
     }
 }
@@ -193,19 +205,26 @@ impl Nic for SoftNic {
             access: access | Access::LOCAL_WRITE,
             memory: memory.dma(),
         };
-        let keys = self
-            .engine
-            .control(self.id, move |nic| nic.reg_mr(attr))?
-            .map_err(creating("memory region"))?;
-        Ok(Region { address, length, lkey: keys.lkey, rkey: keys.rkey, memory: Arc::clone(memory) })
+        let keys = self.make("memory region", move |nic| nic.reg_mr(attr))?;
+        let objects = self.owning(Object::Region(keys));
+        Ok(Region {
+            address,
+            length,
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+            memory: Arc::clone(memory),
+            _owner: Some(Arc::new(objects)),
+        })
     }
 
     fn create_queue_pair(&self, attr: &QueuePairAttr) -> Result<QueuePair, Error> {
         check(attr)?;
         let layout = Layout::of(attr);
-        let memory = Memory::zeroed(layout.bytes);
-        let page =
-            attr.doorbell_page.clone().unwrap_or_else(|| Memory::zeroed(wire::doorbell::UAR_PAGE));
+        let memory = Memory::try_zeroed(layout.bytes)?;
+        let page = match &attr.doorbell_page {
+            Some(page) => Arc::clone(page),
+            None => Memory::try_zeroed(wire::doorbell::UAR_PAGE)?,
+        };
         let part = |offset: usize, bytes: usize| {
             memory.dma().slice(offset, bytes).map_err(|_| {
                 creating("queue memory")(CreateError::Range {
@@ -224,13 +243,6 @@ impl Nic for SoftNic {
         let receives = attr.log_receives.map_or(0, |log| 1usize << log);
         fill(layout.recv_cq, receives);
 
-        let mut objects = Owner {
-            engine: self.engine.clone(),
-            id: self.id,
-            qp: None,
-            cqs: Vec::new(),
-            uar: None,
-        };
         let cq_attr = CqAttr {
             ring: part(layout.cq, 64 << attr.log_cq)?,
             log_size: attr.log_cq,
@@ -239,7 +251,7 @@ impl Nic for SoftNic {
             ignore_overrun: attr.cq_kind == CqKind::Collapsed,
         };
         let send_cq = self.make("completion queue", move |nic| nic.create_cq(cq_attr))?;
-        objects.cqs.push(send_cq);
+        let mut objects = self.owning(Object::Cq(send_cq));
         let mut recv_cq = send_cq;
         let mut rq = None;
         if let Some(log) = attr.log_receives {
@@ -251,12 +263,12 @@ impl Nic for SoftNic {
                 ignore_overrun: false,
             };
             recv_cq = self.make("receive completion queue", move |nic| nic.create_cq(cq_attr))?;
-            objects.cqs.push(recv_cq);
+            objects.made.push(Object::Cq(recv_cq));
             rq = Some(RqAttr { ring: part(layout.rq, 16 << log)?, log_wqes: log, log_stride: 4 });
         }
         let page_dma = page.dma();
         let uar = self.make("doorbell page", move |nic| nic.alloc_uar(page_dma))?;
-        objects.uar = Some(uar);
+        objects.made.push(Object::Uar(uar));
         let qp_attr = QpAttr {
             pd: self.pd,
             kind: match attr.transport {
@@ -274,7 +286,7 @@ impl Nic for SoftNic {
             sq_start: attr.start,
         };
         let qpn = self.make("queue pair", move |nic| nic.create_qp(qp_attr))?;
-        objects.qp = Some(qpn);
+        objects.made.push(Object::Qp(qpn));
         Ok(QueuePair {
             qpn: qpn.0,
             attr: attr.clone(),
@@ -317,7 +329,7 @@ impl Nic for SoftNic {
 
     fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error> {
         // A target without a receive queue completes nothing, but needs a CQ all the same.
-        let memory = Memory::zeroed(128);
+        let memory = Memory::try_zeroed(128)?;
         for word in 0..8 {
             memory.word(8 * word).store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
         }
@@ -336,10 +348,12 @@ impl Nic for SoftNic {
                 ignore_overrun: false,
             })
         })?;
+        let mut objects = self.owning(Object::Cq(recv_cq));
         let attr =
             DctAttr { pd: self.pd, recv_cq, dc_key: key, access, rq: None, min_rnr_timer: 1 };
-        let number = self.make("DC target", move |nic| nic.create_dct(attr).map(|dctn| dctn.0))?;
-        Ok(DcTarget { nic: self.id, number, key })
+        let dctn = self.make("DC target", move |nic| nic.create_dct(attr))?;
+        objects.made.push(Object::Dct(dctn));
+        Ok(DcTarget { nic: self.id, number: dctn.0, key, _owner: Box::new(objects) })
     }
 
     fn cause(&self, qpn: u32) -> Option<String> {
@@ -380,6 +394,10 @@ impl SoftNic {
         F: FnOnce(&mut softnic::Nic) -> Result<T, CreateError> + Send + 'static,
     {
         self.engine.control(self.id, f)?.map_err(creating(what))
+    }
+
+    fn owning(&self, object: Object) -> Objects {
+        Objects { engine: self.engine.clone(), id: self.id, made: vec![object] }
     }
 }
 

@@ -238,3 +238,17 @@ fn a_queue_pair_that_a_poster_can_not_serve_is_refused() {
     let error = ReceivePoster::new(qp).err().unwrap().to_string();
     assert!(error.contains("a receive queue"), "{error}");
 }
+
+#[test]
+fn a_region_is_reached_until_its_last_clone_is_dropped() {
+    let mut rig = rig(3, 0);
+    let (add, memory) = (rig.add(7), rig.remote.memory.clone());
+    let clone = rig.remote.clone();
+    rig.remote = Region::borrowed(memory.clone(), 0, 0, 0);
+    assert_eq!(rig.poster.post(&[add]), Ok(1));
+    assert_eq!(rig.run()[0].ended, Ended::Done);
+    drop(clone);
+    assert_eq!(rig.poster.post(&[add]), Ok(1));
+    assert_ne!(rig.run()[0].ended, Ended::Done);
+    assert_eq!(memory.word(0).load(Relaxed), 1);
+}

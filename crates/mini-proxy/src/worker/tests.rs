@@ -88,8 +88,7 @@ struct Rig {
 }
 
 fn region() -> Region {
-    let memory = Memory::zeroed(1 << 16);
-    Region { address: 0x1000, length: 1 << 16, lkey: 1, rkey: 2, memory }
+    Region::borrowed(Memory::zeroed(1 << 16), 0x1000, 1, 2)
 }
 
 fn rig(rings: usize, queues: usize, depth: usize, chain: u32, every: u32) -> Rig {
