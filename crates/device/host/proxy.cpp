@@ -75,14 +75,18 @@ extern "C" bool gic_host_proxy_round_trip(const RunTimeProxyChoice* c, const ker
     });
 }
 
-// One call of a producer, for the tests: pushes `count` descriptors (0 asks for the next known request) and
-// returns the last ticket.
-extern "C" u64 gic_host_push(const RunTimeProxyChoice* c, const Ring* ring, const Descriptor* d, u64 count,
-                             u64* failure) {
-    Posted p = {0, {}};
-    bool built = by_choice(*c, [&](auto choice) {
+extern "C" bool gic_host_producer_built(const RunTimeProxyChoice* c) {
+    return by_choice(*c, [](auto) {});
+}
+
+// One call of a producer, for the tests: pushes `count` descriptors (or asks for as many of the requests that are
+// known). The results are the last ticket and a failure; false for a choice that isn't built.
+extern "C" bool gic_host_push(const RunTimeProxyChoice* c, const Ring* ring, const Descriptor* d, u64 count,
+                              u64* ticket, u64* failure) {
+    return by_choice(*c, [&](auto choice) {
         using C = decltype(choice);
         Producer<C> producer(*ring);
+        Posted p = {0, {}};
         for (u64 i = 0; i < count && p.failure.ok(); i++) {
             if constexpr (C::handoff == Handoff::mapped_counter)
                 p = producer.raise();
@@ -90,20 +94,19 @@ extern "C" u64 gic_host_push(const RunTimeProxyChoice* c, const Ring* ring, cons
                 p = producer.push(d[i]);
         }
         producer.save();
+        *ticket = p.ticket;
+        *failure = p.failure.bits;
     });
-    *failure = built ? p.failure.bits : Failure::of(Why::bad_offset, 0).bits;
-    return p.ticket;
 }
 
-// Waits for a ticket, or for everything where it is 0.
-extern "C" u64 gic_host_proxy_wait(const RunTimeProxyChoice* c, const Ring* ring, u64 ticket) {
-    Outcome o = {Status::error, {}};
-    by_choice(*c, [&](auto choice) {
+// Waits for a ticket, or for everything where it is 0; false for a choice that isn't built.
+extern "C" bool gic_host_proxy_wait(const RunTimeProxyChoice* c, const Ring* ring, u64 ticket, u64* failure) {
+    return by_choice(*c, [&](auto choice) {
         Producer<decltype(choice)> producer(*ring);
-        o = ticket ? producer.wait(ticket) : producer.quiet();
+        Outcome o = ticket ? producer.wait(ticket) : producer.quiet();
         producer.save();
+        *failure = o.failure.bits;
     });
-    return o.failure.bits;
 }
 
 extern "C" void gic_host_pack(const Descriptor* d, u64* words) {
@@ -151,9 +154,11 @@ extern "C" bool gic_host_proxy_layouts(const u64* rust, u32 count) {
         sizeof(EnqueueArgs),
         offsetof(EnqueueArgs, channel),
         offsetof(EnqueueArgs, samples),
+        offsetof(EnqueueArgs, first),
         offsetof(EnqueueArgs, failure),
         sizeof(ProxyRateArgs),
         offsetof(ProxyRateArgs, window),
+        offsetof(ProxyRateArgs, first),
         offsetof(ProxyRateArgs, failure),
         sizeof(ProxyRoundTripArgs),
         offsetof(ProxyRoundTripArgs, inbox),

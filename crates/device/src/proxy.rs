@@ -316,6 +316,7 @@ pub struct EnqueueArgs {
     pub stride: u64,
     pub warmup: u64,
     pub samples: u64,
+    pub first: u64,
     pub local: u64,
     pub enqueue: *mut u64,
     pub total: *mut u64,
@@ -335,6 +336,7 @@ pub struct ProxyRateArgs {
     pub ops: u64,
     pub warmup: u64,
     pub window: u64,
+    pub first: u64,
     pub slots: u64,
     pub stride: u64,
     pub local: u64,
@@ -363,8 +365,8 @@ const _: () = {
     assert!(size_of::<RingState>() == 256);
     assert!(size_of::<ProxyChannel>() == 48);
     assert!(size_of::<RingView>() == 72);
-    assert!(size_of::<EnqueueArgs>() == 88);
-    assert!(size_of::<ProxyRateArgs>() == 96);
+    assert!(size_of::<EnqueueArgs>() == 96);
+    assert!(size_of::<ProxyRateArgs>() == 104);
     assert!(size_of::<ProxyRoundTripArgs>() == 80);
 };
 
@@ -390,9 +392,16 @@ unsafe extern "C" {
         ring: *const RingView,
         descriptors: *const Descriptor,
         count: u64,
+        ticket: *mut u64,
         failure: *mut u64,
-    ) -> u64;
-    fn gic_host_proxy_wait(choice: *const ProxyChoice, ring: *const RingView, ticket: u64) -> u64;
+    ) -> bool;
+    fn gic_host_proxy_wait(
+        choice: *const ProxyChoice,
+        ring: *const RingView,
+        ticket: u64,
+        failure: *mut u64,
+    ) -> bool;
+    fn gic_host_producer_built(choice: *const ProxyChoice) -> bool;
     fn gic_host_pack(descriptor: *const Descriptor, words: *mut u64);
 }
 
@@ -456,16 +465,23 @@ pub struct HostProducer<'a> {
 impl<'a> HostProducer<'a> {
     /// A producer on `ring`.
     ///
+    /// # Errors
+    /// The host build doesn't hold the choice.
+    ///
     /// # Safety
     /// The view's pointers are valid while this value lives, and with [`Producers::One`] nobody else pushes to
     /// the ring meanwhile.
-    #[must_use]
     pub unsafe fn new(
         choice: ProxyChoice,
         ring: &'a RingView,
         relax: Option<&'a dyn Relax>,
-    ) -> Self {
-        Self { choice, ring, relax }
+    ) -> Result<Self, LaunchError> {
+        // SAFETY: reads the choice.
+        if unsafe { gic_host_producer_built(&raw const choice) } {
+            Ok(Self { choice, ring, relax })
+        } else {
+            Err(LaunchError::ProxyNotBuilt { kernel: "producer", choice })
+        }
     }
 
     /// Pushes all of `descriptors`; with [`Handoff::MappedCounter`] raises the counter as often. Returns the
@@ -474,8 +490,8 @@ impl<'a> HostProducer<'a> {
     /// # Errors
     /// The first one's failure; those before it are pushed.
     pub fn push(&mut self, descriptors: &[Descriptor]) -> Result<u64, Failure> {
-        let mut failure = 0;
-        let ticket = with_relax(self.relax, || {
+        let (mut ticket, mut failure) = (0, 0);
+        let built = with_relax(self.relax, || {
             // SAFETY: `new`'s contract; the descriptors are read only.
             unsafe {
                 gic_host_push(
@@ -483,10 +499,12 @@ impl<'a> HostProducer<'a> {
                     self.ring,
                     descriptors.as_ptr(),
                     descriptors.len() as u64,
+                    &raw mut ticket,
                     &raw mut failure,
                 )
             }
         });
+        debug_assert!(built, "`new` refuses what isn't built");
         Failure::unpack(failure).map_or(Ok(ticket), Err)
     }
 
@@ -495,11 +513,15 @@ impl<'a> HostProducer<'a> {
     /// # Errors
     /// What the ring met, or the deadline.
     pub fn wait(&mut self, ticket: u64) -> Result<(), Failure> {
-        let word = with_relax(self.relax, || {
+        let mut failure = 0;
+        let built = with_relax(self.relax, || {
             // SAFETY: `new`'s contract.
-            unsafe { gic_host_proxy_wait(&raw const self.choice, self.ring, ticket) }
+            unsafe {
+                gic_host_proxy_wait(&raw const self.choice, self.ring, ticket, &raw mut failure)
+            }
         });
-        Failure::unpack(word).map_or(Ok(()), Err)
+        debug_assert!(built, "`new` refuses what isn't built");
+        Failure::unpack(failure).map_or(Ok(()), Err)
     }
 
     /// Waits for all that was pushed to this ring.

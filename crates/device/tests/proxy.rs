@@ -5,8 +5,8 @@ use std::mem::offset_of;
 
 use device::nvrtc::{Arch, NvrtcError, compile, load};
 use device::proxy::{
-    Descriptor, EnqueueArgs, Handoff, Producers, Progress, ProxyChannel, ProxyChoice, ProxyOp,
-    ProxyRateArgs, ProxyRoundTripArgs, Publish, RingState, RingView, progress,
+    Descriptor, EnqueueArgs, Handoff, HostProducer, Producers, Progress, ProxyChannel, ProxyChoice,
+    ProxyOp, ProxyRateArgs, ProxyRoundTripArgs, Publish, RingState, RingView, progress,
 };
 use device::source::{ProxyKernelKind, proxy_translation_unit};
 
@@ -52,9 +52,11 @@ fn the_mirror_has_the_headers_layouts() {
         size_of::<EnqueueArgs>(),
         offset_of!(EnqueueArgs, channel),
         offset_of!(EnqueueArgs, samples),
+        offset_of!(EnqueueArgs, first),
         offset_of!(EnqueueArgs, failure),
         size_of::<ProxyRateArgs>(),
         offset_of!(ProxyRateArgs, window),
+        offset_of!(ProxyRateArgs, first),
         offset_of!(ProxyRateArgs, failure),
         size_of::<ProxyRoundTripArgs>(),
         offset_of!(ProxyRoundTripArgs, inbox),
@@ -139,5 +141,35 @@ fn every_kernel_compiles_for_every_named_architecture() {
     for arch in [Arch::SM_90, Arch::SM_100] {
         let cubin = compile(&unit, arch).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(&cubin[..4], b"\x7fELF");
+    }
+}
+
+#[test]
+fn a_producer_of_a_choice_that_is_not_built_is_refused_and_named() {
+    let ring = RingView {
+        slots: std::ptr::null_mut(),
+        flags: std::ptr::null_mut(),
+        counter: std::ptr::null_mut(),
+        progress: std::ptr::null_mut(),
+        state: std::ptr::null_mut(),
+        channels: std::ptr::null(),
+        deadline: 0,
+        log_depth: 1,
+        channel_count: 0,
+        number: 0,
+        qpn: 0,
+    };
+    for choice in [
+        ProxyChoice { publish: Publish::Posted, ..ProxyChoice::BASELINE },
+        ProxyChoice {
+            publish: Publish::Posted,
+            progress: Progress::Read,
+            ..ProxyChoice::default()
+        },
+    ] {
+        // SAFETY: no producer comes of it, so nothing is looked at.
+        let refused = unsafe { HostProducer::new(choice, &ring, None) };
+        let error = refused.err().unwrap().to_string();
+        assert!(error.contains("Posted"), "{error}");
     }
 }

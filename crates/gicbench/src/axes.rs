@@ -42,8 +42,14 @@ pub enum AxisId {
     Scope,
     /// Way a descriptor passes from the GPU to the proxy.
     Handoff,
-    /// Producing threads a ring.
+    /// Producing threads.
     Producers,
+    /// How a producer reserves slots of a proxy ring.
+    Reserve,
+    /// How a producer learns of room in a proxy ring.
+    Progress,
+    /// What the store of a descriptor orders.
+    Publish,
     /// Proxy rings (R).
     Rings,
     /// Proxy worker threads (T).
@@ -201,7 +207,26 @@ pub const AXES: &[Axis] = &[
         id: AxisId::Producers,
         name: "producers",
         domain: count(1, 1024),
-        help: "producing threads a ring",
+        help: "producing threads",
+    },
+    Axis {
+        id: AxisId::Reserve,
+        name: "reserve",
+        domain: Domain::Words(&["owned", "atomic"]),
+        help: "how a producer reserves slots: a ring of its own without atomics, or a fetch-and-add",
+    },
+    Axis {
+        id: AxisId::Progress,
+        name: "progress",
+        domain: Domain::Words(&["cached", "read"]),
+        help: "how a producer learns of room: the proxy's word is read when the ring seems full, or for \
+               every push",
+    },
+    Axis {
+        id: AxisId::Publish,
+        name: "publish",
+        domain: Domain::Words(&["release", "posted"]),
+        help: "what a descriptor's store orders: the thread's earlier writes, or nothing",
     },
     Axis { id: AxisId::Rings, name: "rings", domain: count(1, 1024), help: "proxy rings" },
     Axis {
@@ -404,6 +429,8 @@ mod tests {
         same!(Cq, choice::CqKind);
         same!(Sharing, choice::Sharing);
         same!(Conn, choice::Transport);
+        same!(Progress, device::proxy::Progress);
+        same!(Publish, device::proxy::Publish);
         let profiles: Vec<&str> = softnic::Profile::ALL.iter().map(|p| p.name).collect();
         assert_eq!(words(AxisId::Profile), profiles);
     }

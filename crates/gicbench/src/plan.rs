@@ -205,11 +205,13 @@ fn expand(
                     nic,
                     values,
                 };
+                let given = |axis| block.axes.contains_key(&axis);
                 let Err(clash) = experiment.possible(&point) else {
-                    points.push(point);
+                    if experiment.in_suite(&point, &given) {
+                        points.push(point);
+                    }
                     continue;
                 };
-                let given = |axis| block.axes.contains_key(&axis);
                 let error = explain(&clash, &point);
                 if given(clash.axis) && given(clash.with) {
                     return Err(error);

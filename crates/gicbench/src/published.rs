@@ -105,11 +105,11 @@ const PLACES: &[Place] = &[
     },
     Place {
         key: "proxy.baseline_enqueue",
-        what: "enqueue, baseline hand-off",
+        what: "enqueue, baseline hand-off: device atomic, host progress read, system release",
         experiment: "handoff",
         transport: Transport::MiniProxy,
         metric: Metric::Enqueue,
-        when: &[(AxisId::Handoff, "valid-byte"), (AxisId::Producers, "1")],
+        when: BASELINE_HANDOFF,
     },
     Place {
         key: "proxy.tuned_enqueue",
@@ -117,7 +117,7 @@ const PLACES: &[Place] = &[
         experiment: "handoff",
         transport: Transport::MiniProxy,
         metric: Metric::Enqueue,
-        when: &[(AxisId::Handoff, "lap-parity"), (AxisId::Producers, "1")],
+        when: POSTED_STORE,
     },
     Place {
         key: "rate.nic_ceiling",
@@ -150,6 +150,22 @@ const PLAIN_PUT: &[(AxisId, &str)] = &[
     (AxisId::Payload, "8"),
     (AxisId::Conn, "rc"),
     (AxisId::Order, "gpu-release"),
+];
+
+const BASELINE_HANDOFF: &[(AxisId, &str)] = &[
+    (AxisId::Handoff, "valid-byte"),
+    (AxisId::Producers, "1"),
+    (AxisId::Reserve, "atomic"),
+    (AxisId::Progress, "read"),
+    (AxisId::Publish, "release"),
+];
+
+const POSTED_STORE: &[(AxisId, &str)] = &[
+    (AxisId::Handoff, "lap-parity"),
+    (AxisId::Producers, "1"),
+    (AxisId::Reserve, "owned"),
+    (AxisId::Progress, "cached"),
+    (AxisId::Publish, "posted"),
 ];
 
 const UNORDERED: &[(AxisId, &str)] =
@@ -262,6 +278,30 @@ mod tests {
                 value.1 = other;
             }
             assert_eq!(at(&values, Metric::Issue), None, "{axis}");
+        }
+    }
+
+    #[test]
+    fn each_end_of_the_handoff_ladder_has_its_figure_and_no_step_between_has_one() {
+        let published = Published::embedded().unwrap();
+        let at = |values: &[(AxisId, &str)]| {
+            let point = point("handoff", Transport::MiniProxy, Submitter::Host, Nic::Soft, values);
+            published.lookup(&point, Metric::Enqueue).map(|reference| reference.value)
+        };
+        assert_eq!(at(BASELINE_HANDOFF), Some(2.27));
+        assert_eq!(at(POSTED_STORE), Some(0.13));
+        for (end, axis, other) in [
+            (BASELINE_HANDOFF, AxisId::Reserve, "owned"),
+            (BASELINE_HANDOFF, AxisId::Progress, "cached"),
+            (BASELINE_HANDOFF, AxisId::Producers, "2"),
+            (POSTED_STORE, AxisId::Publish, "release"),
+            (POSTED_STORE, AxisId::Reserve, "atomic"),
+            (POSTED_STORE, AxisId::Handoff, "nonzero-word"),
+        ] {
+            let mut values = end.to_vec();
+            values.retain(|value| value.0 != axis);
+            values.push((axis, other));
+            assert_eq!(at(&values), None, "{axis} {other}");
         }
     }
 

@@ -37,6 +37,7 @@ fn rate(view: &RingView, local: u64, cpu: usize) -> f64 {
         ops: OPS,
         warmup: WARMUP,
         window: 512,
+        first: 1,
         slots: SLOTS,
         stride: 8,
         local,
@@ -138,7 +139,8 @@ fn costs(signal_every: u32) -> [f64; 3] {
     let relax = proxy.relax();
     // SAFETY: the proxy outlives it, and it is the only producer.
     let mut producer =
-        unsafe { HostProducer::new(ProxyChoice::default(), &proxy.views()[0], Some(&relax)) };
+        unsafe { HostProducer::new(ProxyChoice::default(), &proxy.views()[0], Some(&relax)) }
+            .unwrap();
     let puts: Vec<Descriptor> = (0..ROUND)
         .map(|i| Descriptor { size: 8, source: 8 * i, destination: 8 * i, ..Descriptor::default() })
         .collect();

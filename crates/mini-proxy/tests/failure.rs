@@ -169,7 +169,8 @@ fn a_ring_that_nobody_drains_is_an_error_within_the_deadline() {
             let rig = rig(4096, 1, attr);
             // Nobody steps the worker.
             // SAFETY: the rig outlives it, and it is the only producer.
-            let mut producer = unsafe { HostProducer::new(choice, &rig.proxy.views()[0], None) };
+            let mut producer =
+                unsafe { HostProducer::new(choice, &rig.proxy.views()[0], None) }.unwrap();
             assert!(producer.push(&[PUT; 16]).is_ok(), "{handoff}");
             let failure = producer.push(&[PUT]).unwrap_err();
             assert_eq!((failure.why, failure.index), (Why::DeadlineSpace, 16), "{handoff}");

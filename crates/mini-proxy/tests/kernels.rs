@@ -9,8 +9,11 @@ use std::sync::atomic::Ordering::Acquire;
 use common::*;
 use device::host::Clock;
 use device::proxy::*;
-use device::view::Failure;
+use device::view::{Failure, Why};
 use mini_proxy::{ChannelAttr, Proxy, ProxyAttr};
+
+/// The launch's first payload value.
+const FIRST: u64 = 1 << 33;
 
 fn choices() -> Vec<ProxyChoice> {
     let mut all = Vec::new();
@@ -56,6 +59,7 @@ fn enqueue_times_every_operation_and_delivers_the_last_value_of_each_slot() {
             stride: 8,
             warmup,
             samples,
+            first: FIRST,
             local: rig.local.address,
             enqueue: enqueue.as_mut_ptr(),
             total: total.as_mut_ptr(),
@@ -79,12 +83,12 @@ fn enqueue_times_every_operation_and_delivers_the_last_value_of_each_slot() {
         let n = warmup + samples;
         for t in 0..u64::from(threads) {
             for slot in 0..slots {
-                let last = (0..n).rev().find(|i| i % slots == slot).unwrap() + 1;
+                let last = (0..n).rev().find(|i| i % slots == slot).unwrap();
                 let at = 8 * (t * slots + slot) as usize;
                 assert_eq!(
                     rig.remote.memory.word(at).load(Acquire),
-                    last,
-                    "{choice:?} slot {slot}"
+                    FIRST + t * n + last,
+                    "{choice:?} thread {t} slot {slot}"
                 );
             }
         }
@@ -112,6 +116,7 @@ fn rate_completes_what_it_pushes() {
             ops,
             warmup: 100,
             window: 64,
+            first: FIRST,
             slots,
             stride: 8,
             local: rig.local.address,
@@ -188,6 +193,7 @@ fn a_choice_that_is_not_built_is_named() {
         ops: 1,
         warmup: 0,
         window: 2,
+        first: 0,
         slots: 1,
         stride: 8,
         local: 0,
@@ -198,4 +204,57 @@ fn a_choice_that_is_not_built_is_named() {
     // SAFETY: nothing is built for the choice, so nothing is looked at.
     let error = unsafe { launch(&choice, ProxyKernel::Rate(&args), &[], None) }.unwrap_err();
     assert!(error.to_string().contains("ValidByte"), "{error}");
+}
+
+#[test]
+fn a_lone_producer_without_a_ring_of_its_own_says_so_and_pushes_nothing() {
+    let choice = ProxyChoice::default();
+    let rig = rig(4096, 1, ProxyAttr { choice, ..ProxyAttr::default() });
+    let (mut enqueue, mut total) = ([0u64; 8], [0u64; 8]);
+    let (mut start, mut end) = ([0u64; 2], [0u64; 2]);
+    let mut failure = [[u64::MAX; 2]; 2];
+    let single = EnqueueArgs {
+        ring: rig.proxy.views().as_ptr(),
+        rings: 1,
+        threads: 2,
+        channel: 0,
+        bytes: 8,
+        slots: 4,
+        stride: 8,
+        warmup: 0,
+        samples: 4,
+        first: FIRST,
+        local: rig.local.address,
+        enqueue: enqueue.as_mut_ptr(),
+        total: total.as_mut_ptr(),
+        failure: failure[0].as_mut_ptr(),
+    };
+    let many = ProxyRateArgs {
+        ring: rig.proxy.views().as_ptr(),
+        rings: 1,
+        threads: 2,
+        channels: 1,
+        bytes: 8,
+        ops: 4,
+        warmup: 0,
+        window: 2,
+        first: FIRST,
+        slots: 4,
+        stride: 8,
+        local: rig.local.address,
+        start: start.as_mut_ptr(),
+        end: end.as_mut_ptr(),
+        failure: failure[1].as_mut_ptr(),
+    };
+    let relax = rig.proxy.relax();
+    for kernel in [ProxyKernel::Enqueue(ProxyOp::Put, &single), ProxyKernel::Rate(&many)] {
+        // SAFETY: the buffers outlive the launch and are as long as the arguments say.
+        unsafe { launch(&choice, kernel, &[], Some(&relax)) }.unwrap();
+    }
+    for words in failure {
+        assert_eq!(words[0], 0);
+        let refused = Failure::unpack(words[1]).unwrap();
+        assert_eq!((refused.why, refused.index), (Why::TooLarge, 1));
+    }
+    assert_eq!(rig.proxy.counters().completed, 8);
 }

@@ -7,7 +7,9 @@
 //   producer.save();
 //
 // Each word lives with who reads it most: slots in host memory, the head and the last known tail in the
-// producer's. A push of the tuned hand-off is one store that nothing waits for.
+// producer's. A push of the tuned hand-off is one 16-byte store. With Publish::release the store waits for what
+// the thread wrote before, the payload with it; with Publish::posted nothing is waited for, and the payload must
+// have been visible to the NIC before.
 #pragma once
 
 #include "gic/proxy_types.hpp"
@@ -273,7 +275,8 @@ class Producer {
         sq.store(at, 3, data_segment(result, 8, lkey));
     }
 
-    const Ring& ring_;
+    // By value: every asm clobbers memory, and a view behind a reference would be loaded again after each store.
+    Ring ring_;
     Own own_ = {};
 };
 

@@ -52,6 +52,12 @@ pub trait Experiment: Sync {
         Ok(())
     }
 
+    /// Whether a possible point belongs to the suites. A product of lists holds more points than a question
+    /// needs: those that differ from the wanted ones in axes that were not `given` can be left out here.
+    fn in_suite(&self, _point: &Point, _given: &dyn Fn(AxisId) -> bool) -> bool {
+        true
+    }
+
     /// Measures one point. Runs on a thread of its own, which it may pin.
     ///
     /// An experiment takes its amount of work from [`RunContext::sampling`], which also ends it at

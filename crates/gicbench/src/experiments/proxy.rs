@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use device::host::{self, LaunchError};
 use device::proxy::{
-    Descriptor, EnqueueArgs, Handoff, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
+    Descriptor, EnqueueArgs, Handoff, Producers, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
     ProxyRoundTripArgs,
 };
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
@@ -57,19 +57,20 @@ impl Spec {
     }
 }
 
-/// The hand-off of a name, as it is tuned: one producer without atomics, progress cached; the baseline keeps
-/// its own ways.
+/// The hand-off of a name with its payloads' ordering, as it is tuned for so many producers a ring: one has no
+/// atomics, progress is cached; the baseline keeps its own ways.
 pub(super) fn tuned(handoff: &str, producers: u64) -> Result<ProxyChoice, PointError> {
     let handoff: Handoff = handoff.parse().map_err(|e| PointError::from_error(&e))?;
-    let mut choice = if handoff == Handoff::ValidByte {
-        ProxyChoice::BASELINE
-    } else {
-        ProxyChoice { handoff, ..ProxyChoice::default() }
-    };
-    if producers > 1 {
-        choice.producers = device::proxy::Producers::Many;
+    if handoff == Handoff::ValidByte {
+        return Ok(ProxyChoice::BASELINE);
     }
-    Ok(choice)
+    let producers = reservation(producers > 1);
+    Ok(ProxyChoice { handoff, producers, ..ProxyChoice::default() })
+}
+
+/// What device code calls a reservation: one with atomics may have many producers.
+pub(super) fn reservation(atomic: bool) -> Producers {
+    if atomic { Producers::Many } else { Producers::One }
 }
 
 pub(super) struct Bench {
@@ -84,6 +85,12 @@ pub(super) struct Bench {
     slots: Slots,
     clock: host::Clock,
     cpus: Assignment,
+    /// Slots of a ring.
+    depth: u32,
+    /// 64-byte blocks of a send queue.
+    sq_blocks: u32,
+    /// The next unused payload value.
+    next: u64,
     signals: u64,
     wrong: u64,
     /// Workers are run by whoever waits.
@@ -125,7 +132,10 @@ impl Bench {
             signal: Some((signal.clone(), 0)),
         };
         let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
-        let proxy = connect(&near, far.as_ref(), &spec, &slots, channel, drive, deadline)?;
+        let attr = attributes(&spec, &slots, channel, drive, deadline);
+        let proxy = connect(&near, far.as_ref(), &attr)?;
+        let sq_blocks = 1 << attr.log_blocks;
+        let built = spec.choice.handoff == Handoff::ProducerCounter;
         Ok(Bench {
             fabric,
             near,
@@ -138,6 +148,9 @@ impl Bench {
             slots,
             clock: host::Clock::host(),
             cpus,
+            depth: if built { sq_blocks } else { attr.depth },
+            sq_blocks,
+            next: 1,
             signals: 0,
             wrong: 0,
             stepped: by_waiters,
@@ -152,17 +165,14 @@ impl Bench {
         op: ProxyOp,
     ) -> Result<(Vec<Micros>, Vec<Micros>), PointError> {
         let (mut enqueue, mut total) = (Vec::new(), Vec::new());
-        let mut sampling = ctx.sampling();
         let threads = u64::from(self.spec.threads);
-        self.launch_enqueue(
-            ctx,
-            op,
-            ctx.warmup().clamp(1, self.slots.slots),
-            &mut Vec::new(),
-            &mut Vec::new(),
-        )?;
+        let most = self.slots.slots * threads;
+        for ops in rounds(ctx.warmup(), most) {
+            self.launch_enqueue(ctx, op, ops.div_ceil(threads), &mut Vec::new(), &mut Vec::new())?;
+        }
+        let mut sampling = ctx.sampling();
         loop {
-            let ops = sampling.next(self.slots.slots * threads, "completions")?;
+            let ops = sampling.next(most, "completions")?;
             if ops == 0 {
                 return Ok((enqueue, total));
             }
@@ -182,10 +192,14 @@ impl Bench {
         let ops = self.whole_rounds(SETTLE, ops);
         let mut ticks = [vec![0u64; ops as usize * threads], vec![0u64; ops as usize * threads]];
         let mut failure = vec![0u64; threads];
+        let each = SETTLE + ops;
+        let first = self.take_values(each);
         match op {
             ProxyOp::Get => {
                 self.slots.clear(&self.source);
-                self.slots.mark(&self.target, 0, 1, SETTLE + ops);
+                for thread in 0..threads as u64 {
+                    self.slots.mark(&self.target, thread, first + thread * each, each);
+                }
             }
             _ => self.slots.clear(&self.target),
         }
@@ -200,6 +214,7 @@ impl Bench {
             stride: self.slots.stride,
             warmup: SETTLE,
             samples: ops,
+            first,
             local: self.source.address,
             enqueue: issue.as_mut_ptr(),
             total: done.as_mut_ptr(),
@@ -210,16 +225,16 @@ impl Bench {
         enqueue.extend(ticks[0].iter().map(|t| Micros::from_ticks(*t, hertz)));
         total.extend(ticks[1].iter().map(|t| Micros::from_ticks(*t, hertz)));
         if ctx.check() {
-            let all = (SETTLE + ops) * threads as u64;
+            let all = each * threads as u64;
             match op {
                 ProxyOp::FetchAdd => {
                     let seen = self.target.memory.word(0).load(Ordering::Acquire);
                     self.wrong += all.abs_diff(seen);
                 }
                 ProxyOp::Get => {
-                    self.wrong += self.slots.wrong(&self.source, &self.target, 0, 1, SETTLE + ops);
+                    self.wrong += self.wrong_slots(&self.source, &self.target, first, each)
                 }
-                _ => self.check_slots(SETTLE + ops),
+                _ => self.wrong += self.wrong_slots(&self.target, &self.source, first, each),
             }
             if op == ProxyOp::PutSignal {
                 let expected = self.signals + all;
@@ -233,9 +248,13 @@ impl Bench {
     /// Many puts; one sample a launch.
     pub fn rate(&mut self, ctx: &RunContext) -> Result<(Vec<MMsgs>, Vec<GBs>), PointError> {
         let threads = u64::from(self.spec.threads);
-        let (ops, time) = self.launch_rate(ctx, (ctx.warmup().clamp(1, 4096) / threads).max(1))?;
-        let per_second = ops as f64 / time.as_secs_f64().max(1e-9);
-        let most = ((per_second * LAUNCH.as_secs_f64()) as u64).clamp(64 * threads, 1 << 24);
+        let mut most = FIRST_LAUNCH * threads;
+        let mut warmup = ctx.warmup();
+        while warmup > 0 {
+            let (ops, time) = self.launch_rate(ctx, warmup.min(most).div_ceil(threads))?;
+            warmup = warmup.saturating_sub(ops);
+            most = launch_length(ops, time, FIRST_LAUNCH * threads);
+        }
         let (mut rates, mut bandwidths) = (Vec::new(), Vec::new());
         let mut sampling = ctx.sampling();
         loop {
@@ -246,6 +265,7 @@ impl Bench {
             let (ops, time) = self.launch_rate(ctx, ops.div_ceil(threads))?;
             rates.push(MMsgs::over(ops, time));
             bandwidths.push(GBs::over(ops * u64::from(self.spec.bytes), time));
+            most = launch_length(ops, time, FIRST_LAUNCH * threads);
         }
     }
 
@@ -255,6 +275,7 @@ impl Bench {
         let (mut start, mut end, mut failure) =
             (vec![0u64; threads], vec![0u64; threads], vec![0u64; threads]);
         self.slots.clear(&self.target);
+        let first = self.take_values(ops);
         let args = ProxyRateArgs {
             ring: self.proxy.views().as_ptr(),
             rings: self.spec.rings,
@@ -264,6 +285,7 @@ impl Bench {
             ops,
             warmup: 0,
             window: WINDOW,
+            first,
             slots: self.slots.slots,
             stride: self.slots.stride,
             local: self.source.address,
@@ -279,7 +301,7 @@ impl Bench {
         if ctx.check() {
             let done = self.proxy.counters().completed - before;
             self.wrong += all.abs_diff(done);
-            self.check_slots(ops);
+            self.wrong += self.wrong_slots(&self.target, &self.source, first, ops);
         }
         let time = if self.spec.virtual_time {
             Duration::from_nanos(ended - began)
@@ -301,10 +323,17 @@ impl Bench {
         }
     }
 
-    fn check_slots(&mut self, ops: u64) {
-        self.wrong += (0..u64::from(self.spec.threads))
-            .map(|thread| self.slots.wrong(&self.target, &self.source, thread, 1, ops))
-            .sum::<u64>();
+    /// The first of as many payload values as a launch of `each` operations a thread needs.
+    fn take_values(&mut self, each: u64) -> u64 {
+        let first = self.next;
+        self.next += each * u64::from(self.spec.threads);
+        first
+    }
+
+    fn wrong_slots(&self, arrived: &Region, origin: &Region, first: u64, each: u64) -> u64 {
+        (0..u64::from(self.spec.threads))
+            .map(|thread| self.slots.wrong(arrived, origin, thread, first + thread * each, each))
+            .sum()
     }
 
     fn launch(&self, kernel: ProxyKernel<'_>, failures: &[u64]) -> Result<(), PointError> {
@@ -340,9 +369,24 @@ impl Bench {
             )));
         }
         let counters = self.proxy.counters();
+        let choice = &self.spec.choice;
+        let reserve = if choice.producers == Producers::Many { "atomic" } else { "owned" };
+        // The producer posts by itself there: nothing is chained, and every WQE asks for a CQE.
+        let (chain, signal_every) = match choice.handoff {
+            Handoff::ProducerCounter => (1, 1),
+            _ => (self.spec.chain, self.spec.signal_every),
+        };
         Ok(measurement
-            .detail("producers", self.spec.choice.producers.name())
-            .detail("progress", self.spec.choice.progress.name())
+            .detail("producers", self.spec.threads)
+            .detail("reserve", reserve)
+            .detail("progress", choice.progress.name())
+            .detail("publish", choice.publish.name())
+            .detail("rings", self.spec.rings)
+            .detail("ring_depth", self.depth)
+            .detail("sq_blocks", self.sq_blocks)
+            .detail("workers", self.spec.workers)
+            .detail("chain", chain)
+            .detail("signal_every", signal_every)
             .detail("requests_a_chain", ratio(counters.requests, counters.chains))
             .detail(
                 "workers_run",
@@ -353,7 +397,20 @@ impl Bench {
 }
 
 /// Puts of one ring that may be outstanding in a rate.
-const WINDOW: u64 = 256;
+pub(super) const WINDOW: u64 = 256;
+/// Operations a thread of the first launch of a rate, whose time says how long the next ones are.
+const FIRST_LAUNCH: u64 = 64;
+
+/// Operations of a launch of the rate kernel that takes as long as it should, given what one took.
+fn launch_length(ops: u64, time: Duration, least: u64) -> u64 {
+    let per_second = ops as f64 / time.as_secs_f64().max(1e-9);
+    ((per_second * LAUNCH.as_secs_f64()) as u64).clamp(least, 1 << 24)
+}
+
+/// `all` in parts of at most `most`.
+fn rounds(all: u64, most: u64) -> impl Iterator<Item = u64> {
+    (0..all).step_by(most as usize).map(move |done| most.min(all - done))
+}
 
 fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { (100.0 * a as f64 / b as f64).round() / 100.0 }
@@ -368,15 +425,13 @@ fn launch_error(error: LaunchError) -> PointError {
     }
 }
 
-fn connect(
-    near: &Arc<SoftNic>,
-    far: &dyn rdma::Nic,
+fn attributes(
     spec: &Spec,
     slots: &Slots,
     channel: ChannelAttr,
     drive: Drive,
     deadline: Duration,
-) -> Result<Proxy, PointError> {
+) -> ProxyAttr {
     // A counter can only ask for what the worker knows: one request a slot, in the kernel's order.
     let requests = if spec.choice.handoff == Handoff::MappedCounter {
         (0..slots.slots)
@@ -391,7 +446,7 @@ fn connect(
     } else {
         Vec::new()
     };
-    let attr = ProxyAttr {
+    ProxyAttr {
         choice: spec.choice,
         rings: spec.rings,
         workers: spec.workers,
@@ -402,16 +457,21 @@ fn connect(
         drive,
         deadline,
         ..ProxyAttr::default()
-    };
-    Proxy::connect(Arc::clone(near) as Arc<dyn rdma::Nic>, far, &attr).map_err(
-        |error| match error {
-            // What the axes ask for doesn't go together.
-            mini_proxy::ProxyError::IdleWorkers { .. }
-            | mini_proxy::ProxyError::Chain { .. }
-            | mini_proxy::ProxyError::SignalEvery { .. } => PointError::not_run(error.to_string()),
-            other => broke(other),
-        },
-    )
+    }
+}
+
+fn connect(
+    near: &Arc<SoftNic>,
+    far: &dyn rdma::Nic,
+    attr: &ProxyAttr,
+) -> Result<Proxy, PointError> {
+    Proxy::connect(Arc::clone(near) as Arc<dyn rdma::Nic>, far, attr).map_err(|error| match error {
+        // What the axes ask for doesn't go together.
+        mini_proxy::ProxyError::IdleWorkers { .. }
+        | mini_proxy::ProxyError::Chain { .. }
+        | mini_proxy::ProxyError::SignalEvery { .. } => PointError::not_run(error.to_string()),
+        other => broke(other),
+    })
 }
 
 /// Enqueue and completion times of one kind of operation.
@@ -429,6 +489,9 @@ pub(super) fn enqueue_and_completion(
     ])
 }
 
+/// Round trips of a launch.
+const MOST_REPLIES: u64 = 256;
+
 /// An 8-byte put and the remote thread's put in reply, each through its own side's proxy.
 pub(super) fn round_trip(
     ctx: &mut RunContext,
@@ -436,7 +499,7 @@ pub(super) fn round_trip(
     choice: ProxyChoice,
 ) -> Result<Measurement, PointError> {
     let mut spec = Spec { slots: 1, threads: 2, ..Spec::one(choice, 8) };
-    let mut bench = Bench::new(ctx, point, spec.clone())?;
+    let bench = Bench::new(ctx, point, spec.clone())?;
     spec.threads = 1;
     // Each side's value leaves from the first 8 bytes of its region and arrives in a word of the other's.
     let (far_out, near_in) = (
@@ -447,14 +510,19 @@ pub(super) fn round_trip(
     let slots = Slots::new(8, 1, 1);
     let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
     let drive = drive(&bench.cpus, bench.stepped);
-    let back = connect(&bench.far, bench.near.as_ref(), &spec, &slots, channel, drive, deadline)?;
+    let attr = attributes(&spec, &slots, channel, drive, deadline);
+    let back = connect(&bench.far, bench.near.as_ref(), &attr)?;
     let rings = [bench.proxy.views()[0], back.views()[0]];
     let hertz = bench.clock.ticks_per_us * 1e6;
     let mut samples = Vec::new();
-    let mut sampling = ctx.sampling();
-    bench.wrong = 0;
+    let mut warmup = rounds(ctx.warmup(), MOST_REPLIES);
+    let mut sampling = None;
     loop {
-        let ops = sampling.next(256, "replies")?;
+        let warming = warmup.next();
+        let ops = match warming {
+            Some(ops) => ops,
+            None => sampling.get_or_insert_with(|| ctx.sampling()).next(MOST_REPLIES, "replies")?,
+        };
         if ops == 0 {
             break;
         }
@@ -484,8 +552,35 @@ pub(super) fn round_trip(
         .map_err(launch_error)?;
         bench.proxy.check(failure[0]).map_err(broke)?;
         back.check(failure[1]).map_err(broke)?;
-        samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+        if warming.is_none() {
+            samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+        }
     }
     // Each side checks that every value that arrives is the next one: wrong data would have failed above.
     bench.finish(ctx, Measurement::round_trip(samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_up_is_done_to_its_end_and_one_of_nothing_does_nothing() {
+        for (all, most, parts) in [
+            (0, 256, vec![]),
+            (8, 256, vec![8]),
+            (600, 256, vec![256, 256, 88]),
+            (2, 1, vec![1, 1]),
+        ] {
+            assert_eq!(rounds(all, most).collect::<Vec<_>>(), parts);
+        }
+    }
+
+    #[test]
+    fn a_launch_is_as_long_as_it_should_be_whatever_the_last_one_was() {
+        let length = |ops, micros| launch_length(ops, Duration::from_micros(micros), 64);
+        assert_eq!(length(1000, 1000), 5000);
+        assert_eq!(length(64, 1_000_000), 64);
+        assert_eq!(length(1 << 20, 0), 1 << 24);
+    }
 }

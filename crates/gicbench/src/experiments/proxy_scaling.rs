@@ -1,7 +1,7 @@
 //! `proxy-scaling`: when do proxy workers, rings and chaining pay?
 
 use super::proxy::{self, Bench, Spec};
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::proxy::Handoff;
 
 use crate::axes::AxisId;
@@ -32,6 +32,7 @@ impl Experiment for ProxyScaling {
         const AXES: &[AxisUse] = &[
             AxisUse::new(AxisId::Payload, "8", "8"),
             AxisUse::new(AxisId::Handoff, "lap-parity", "lap-parity"),
+            AxisUse::new(AxisId::Producers, "1", "1,2,4,8"),
             AxisUse::new(AxisId::Rings, "1,8", "1,2,4,8,16,32"),
             AxisUse::new(AxisId::Workers, "1", "1,2,4,8"),
             AxisUse::new(AxisId::Chain, "1,16", "1,2,4,8,16,32"),
@@ -48,15 +49,41 @@ impl Experiment for ProxyScaling {
         }
     }
 
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        if !point.word(AxisId::Handoff).is_ok_and(|word| word == "producer-counter") {
+            return Ok(());
+        }
+        for (axis, why) in [
+            (
+                AxisId::Chain,
+                "the producer builds each WQE and the worker rings for what is there: no chains are posted",
+            ),
+            (AxisId::SignalEvery, "every WQE that a producer builds asks for a CQE"),
+        ] {
+            if point.number(axis).is_ok_and(|n| n != 1) {
+                return Err(Impossible {
+                    axis,
+                    with: AxisId::Handoff,
+                    why: why.to_owned(),
+                    nearest: vec!["1".to_owned()],
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
-        let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
-        if choice.handoff == Handoff::MappedCounter && point.number(AxisId::Rings)? > 1 {
+        let producers: u32 = point.number_as(AxisId::Producers)?;
+        let rings: u32 = point.number_as(AxisId::Rings)?;
+        let choice = proxy::tuned(point.word(AxisId::Handoff)?, producers.div_ceil(rings).into())?;
+        if choice.handoff == Handoff::MappedCounter && (rings > 1 || producers > 1) {
             return Err(PointError::not_run(
-                "mapped-counter asks for known requests in their order, which one producer on several rings has not",
+                "mapped-counter asks for known requests in their order, which several producers or rings have not",
             ));
         }
         let spec = Spec {
-            rings: point.number_as(AxisId::Rings)?,
+            threads: producers,
+            rings,
             workers: point.number_as(AxisId::Workers)?,
             chain: point.number_as(AxisId::Chain)?,
             signal_every: point.number_as(AxisId::SignalEvery)?,
@@ -65,6 +92,6 @@ impl Experiment for ProxyScaling {
         };
         let mut bench = Bench::new(ctx, point, spec)?;
         let (rates, _) = bench.rate(ctx)?;
-        Ok(vec![bench.finish(ctx, Measurement::rate(rates))?])
+        Ok(vec![bench.finish(ctx, Measurement::rate(rates))?.detail("window", proxy::WINDOW)])
     }
 }

@@ -56,7 +56,7 @@ impl Rig {
         relax: &'a dyn Relax,
     ) -> HostProducer<'a> {
         // SAFETY: the rig outlives it; tests keep to the choice.
-        unsafe { HostProducer::new(choice, &self.proxy.views()[ring], Some(relax)) }
+        unsafe { HostProducer::new(choice, &self.proxy.views()[ring], Some(relax)) }.unwrap()
     }
 }
 

@@ -9,7 +9,8 @@ namespace gic {
 namespace kernels {
 
 // Thread t pushes to ring t mod `rings`, from and to slot t * slots + i mod `slots`, `stride` bytes apart, and
-// marks its payload with i + 1. Fetch-and-adds all go to the remote region's first word. One operation at a time; the first `warmup` are not kept.
+// marks its payload with first + t * (warmup + samples) + i. Fetch-and-adds all go to the remote region's first
+// word. One operation at a time; the first `warmup` are not kept.
 struct EnqueueArgs {
     const Ring* ring;
     u32 rings;
@@ -20,12 +21,13 @@ struct EnqueueArgs {
     u64 stride;
     u64 warmup;
     u64 samples;   // a thread
+    u64 first;     // of the launch's payload values; no two operations have the same
     u64 local;     // address of the channel's local region: where payloads are written
     u64* enqueue;  // ticks, `samples` a thread
     u64* total;    // ticks, enqueue and completion
     u64* failure;  // one a thread
 };
-static_assert(sizeof(EnqueueArgs) == 88, "mirrored by the host");
+static_assert(sizeof(EnqueueArgs) == 96, "mirrored by the host");
 
 // With requests that are known beforehand the host registers one a slot, in order.
 template <class C, ProxyOp O>
@@ -38,17 +40,36 @@ GIC_FN Posted push_slot(Producer<C>& producer, u32 channel, u32 bytes, u64 offse
         return producer.push({O, channel, bytes, offset, offset});
 }
 
+// A posted store orders nothing, so that what it announces must be visible before. Made outside of the times of
+// single operations, as the payload's own stores are.
+template <class C>
+GIC_FN void settle_payload() {
+    if constexpr (C::publish == Publish::posted) mem::fence<Scope::system>();
+}
+
+// A lone producer keeps its indices to itself: a second one on its ring would overwrite its slots. A thread that
+// has no ring of its own says so, and pushes nothing.
+template <class C>
+GIC_FN bool has_ring(u32 thread, u32 rings, u64* failure) {
+    if (C::shared || thread < rings) return true;
+    failure[thread] = Failure::of(Why::too_large, 0, thread).bits;
+    return false;
+}
+
 template <class C, ProxyOp O>
 GIC_FN void enqueue(const EnqueueArgs& a, u32 thread) {
+    if (!has_ring<C>(thread, a.rings, a.failure)) return;
     Producer<C> producer(a.ring[thread % a.rings]);
     u64 n = a.warmup + a.samples;
     u64* enqueue = a.enqueue + thread * a.samples;
     u64* total = a.total + thread * a.samples;
+    u64 value = a.first + thread * n;
     Failure failure;
     for (u64 i = 0; i < n && failure.ok(); i++) {
         u64 offset = (thread * a.slots + i % a.slots) * a.stride;
         if constexpr (O == ProxyOp::put || O == ProxyOp::put_signal)
-            write_payload(a.local + offset, a.bytes, i + 1);
+            write_payload(a.local + offset, a.bytes, value + i);
+        settle_payload<C>();
 
         u64 start = clock_ticks();
         Posted p = push_slot<C, O>(producer, a.channel, a.bytes, offset);
@@ -77,6 +98,7 @@ struct ProxyRateArgs {
     u64 ops;     // a thread, warm-up included
     u64 warmup;  // a thread
     u64 window;  // at least 2
+    u64 first;   // operation i of thread t marks its payload with first + t * ops + i
     u64 slots;
     u64 stride;
     u64 local;     // address of the channels' local region
@@ -84,11 +106,13 @@ struct ProxyRateArgs {
     u64* end;      // shared clock: all completed, one a thread
     u64* failure;  // one a thread
 };
-static_assert(sizeof(ProxyRateArgs) == 96, "mirrored by the host");
+static_assert(sizeof(ProxyRateArgs) == 104, "mirrored by the host");
 
 template <class C>
 GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
+    if (!has_ring<C>(thread, a.rings, a.failure)) return;
     Failure failure;
+    u64 value = a.first + thread * a.ops;
     u64 half = a.window / 2;
     u32 first = thread % a.rings, ring = first;
     u64 slot = 0;
@@ -102,7 +126,8 @@ GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
         if (pushed > half) failure = producer.wait(pushed - half).failure;
         for (u64 b = 0; b < burst && failure.ok(); b++, i++) {
             u64 offset = (thread * a.slots + slot) * a.stride;
-            write_payload(a.local + offset, a.bytes, i + 1);
+            write_payload(a.local + offset, a.bytes, value + i);
+            settle_payload<C>();
             failure = push_slot<C, ProxyOp::put>(producer, channel, a.bytes, offset).failure;
             if (++slot == a.slots) slot = 0;
             if (++channel == a.channels) channel = 0;
@@ -144,11 +169,13 @@ GIC_FN void proxy_round_trip(const ProxyRoundTripArgs& a, u32 side) {
         u64 start = clock_ticks();
         if (side == 0) {
             mem::store_relaxed<Scope::system>(a.outbox[0], i + 1);
+            settle_payload<C>();
             failure = push_slot<C, ProxyOp::put>(producer, 0, 8, 0).failure;
         }
         if (failure.ok()) failure = await_value(a.inbox[side], i + 1, a.deadline, qpn);
         if (failure.ok() && side == 1) {
             mem::store_relaxed<Scope::system>(a.outbox[1], i + 1);
+            settle_payload<C>();
             failure = push_slot<C, ProxyOp::put>(producer, 0, 8, 0).failure;
         }
         u64 done = clock_ticks();
