@@ -14,6 +14,7 @@ fn main() {
         .include("../device/include")
         .include("../device/host")
         .file("cpp/queue.cpp")
+        .file("cpp/ring.cpp")
         .compile("gic_modelled");
     println!("cargo:rerun-if-changed=cpp");
     println!("cargo:rerun-if-changed=../device/include");

@@ -24,6 +24,24 @@ enum Backend {
 struct LoomCells {
     cells: HashMap<usize, (loom::sync::atomic::AtomicU64, Width)>,
     weakened: HashSet<usize>,
+    fences: bool,
+    /// Stores that wait for the one to the 8 bytes behind them.
+    held: RefCell<HashMap<usize, Option<(u64, Ordering)>>>,
+}
+
+impl LoomCells {
+    fn store(&self, at: usize, cell: &loom::sync::atomic::AtomicU64, value: u64, order: Ordering) {
+        if let Some(held) = self.held.borrow_mut().get_mut(&at) {
+            *held = Some((value, order));
+            return;
+        }
+        cell.store(value, order);
+        let before = at.wrapping_sub(8);
+        let held = self.held.borrow_mut().get_mut(&before).and_then(Option::take);
+        if let (Some((value, order)), Some((cell, _))) = (held, self.cells.get(&before)) {
+            cell.store(value, order);
+        }
+    }
 }
 
 thread_local! {
@@ -39,6 +57,8 @@ thread_local! {
 pub struct LoomMemory {
     cells: Vec<(usize, Width, u64)>,
     weakened: HashSet<usize>,
+    without_fences: bool,
+    late: HashSet<usize>,
 }
 
 impl LoomMemory {
@@ -54,6 +74,18 @@ impl LoomMemory {
         self
     }
 
+    /// A mutation: fences order nothing.
+    pub fn without_fences(&mut self) -> &mut Self {
+        self.without_fences = true;
+        self
+    }
+
+    /// The first half of a 16-byte store arrives after the second one.
+    pub fn late<T>(&mut self, first_half: *const T) -> &mut Self {
+        self.late.insert(first_half as usize);
+        self
+    }
+
     /// Puts it in force on this thread, until the guard goes.
     pub fn enter(&self) -> Entered {
         let cells = self
@@ -61,7 +93,12 @@ impl LoomMemory {
             .iter()
             .map(|(at, width, value)| (*at, (loom::sync::atomic::AtomicU64::new(*value), *width)))
             .collect();
-        let cells = LoomCells { cells, weakened: self.weakened.clone() };
+        let cells = LoomCells {
+            cells,
+            weakened: self.weakened.clone(),
+            fences: !self.without_fences,
+            held: RefCell::new(self.late.iter().map(|at| (*at, None)).collect()),
+        };
         BACKEND.with(|b| b.replace(Backend::Loom(Rc::new(cells))));
         Entered(())
     }
@@ -130,7 +167,8 @@ fn access(at: usize, width: Width, op: Op) -> u64 {
                 Op::Load { acquire: false } => cell.load(Ordering::Relaxed),
                 Op::Store { value, release } => {
                     let release = release && !cells.weakened.contains(&at);
-                    cell.store(value, if release { Ordering::Release } else { Ordering::Relaxed });
+                    let order = if release { Ordering::Release } else { Ordering::Relaxed };
+                    cells.store(at, cell, value, order);
                     0
                 }
                 Op::Add(value) => cell.fetch_add(value, Ordering::AcqRel),
@@ -235,7 +273,11 @@ extern "C-unwind" fn gic_model_cas(at: *mut u8, bytes: u32, expected: u64, desir
 #[unsafe(no_mangle)]
 extern "C-unwind" fn gic_model_fence() {
     match now() {
-        Now::Loom(_) => loom::sync::atomic::fence(Ordering::AcqRel),
+        Now::Loom(cells) => {
+            if cells.fences {
+                loom::sync::atomic::fence(Ordering::AcqRel);
+            }
+        }
         Now::Shuttle(point) => {
             point.load(Ordering::SeqCst);
         }

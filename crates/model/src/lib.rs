@@ -7,5 +7,20 @@
 
 mod access;
 pub mod queue;
+pub mod ring;
 
 pub use access::{Entered, LoomMemory, ShuttleMemory, Width, load, store};
+
+use device::view::Failure;
+
+const DONE: u32 = 1;
+
+fn outcome(status: u32, failure: u64) -> Result<(), Failure> {
+    match Failure::unpack(failure) {
+        Some(failure) => Err(failure),
+        None => {
+            assert_eq!(status, DONE, "neither done nor an error with its failure");
+            Ok(())
+        }
+    }
+}

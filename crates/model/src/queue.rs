@@ -3,6 +3,8 @@
 use device::choice::Choice;
 use device::view::{Failure, Local, QpView, Remote};
 
+use crate::outcome;
+
 unsafe extern "C-unwind" {
     fn gic_modelled_post(
         choice: *const Choice,
@@ -36,18 +38,6 @@ unsafe extern "C-unwind" {
         status: *mut u32,
         failure: *mut u64,
     ) -> bool;
-}
-
-const DONE: u32 = 1;
-
-fn outcome(status: u32, failure: u64) -> Result<(), Failure> {
-    match Failure::unpack(failure) {
-        Some(failure) => Err(failure),
-        None => {
-            assert_eq!(status, DONE, "neither done nor an error with its failure");
-            Ok(())
-        }
-    }
 }
 
 /// Posts a NOP with `value` as its immediate and gives its ticket.
