@@ -60,6 +60,11 @@ impl Spec {
 /// The hand-off of a name with its payloads' ordering, as it is tuned for so many producers a ring: one has no
 /// atomics, progress is cached; the baseline keeps its own ways.
 pub(super) fn tuned(handoff: &str, producers: u64) -> Result<ProxyChoice, PointError> {
+    if handoff == "gpu-flag" {
+        return Err(PointError::not_run(
+            "hand-off gpu-flag needs GPU memory that the CPU can read: it is not in this build",
+        ));
+    }
     let handoff: Handoff = handoff.parse().map_err(|e| PointError::from_error(&e))?;
     if handoff == Handoff::ValidByte {
         return Ok(ProxyChoice::BASELINE);
