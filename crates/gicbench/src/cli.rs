@@ -66,22 +66,22 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST")]
     pub nic: Option<String>,
     /// Smallest payload; K, M and G are powers of two
-    #[arg(short = 'b', value_name = "MIN")]
+    #[arg(short = 'b', value_name = "MIN", allow_hyphen_values = true)]
     pub min: Option<String>,
     /// Largest payload; the smallest unless given
-    #[arg(short = 'e', value_name = "MAX")]
+    #[arg(short = 'e', value_name = "MAX", allow_hyphen_values = true)]
     pub max: Option<String>,
     /// Factor from one payload to the next; 2 unless given
-    #[arg(short = 'f', value_name = "FACTOR")]
+    #[arg(short = 'f', value_name = "FACTOR", value_parser = whole_number, allow_hyphen_values = true)]
     pub factor: Option<u64>,
     /// Operations counted at each point
-    #[arg(short = 'n', value_name = "OPS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', value_name = "OPS", value_parser = operations, allow_hyphen_values = true)]
     pub ops: Option<u64>,
     /// Operations before the counted ones
-    #[arg(short = 'w', value_name = "WARMUP")]
+    #[arg(short = 'w', value_name = "WARMUP", value_parser = whole_number, allow_hyphen_values = true)]
     pub warmup: Option<u64>,
     /// Sampling time of each point, such as 500ms or 2s; with -n, whichever ends first
-    #[arg(long, value_name = "T", value_parser = parse_duration)]
+    #[arg(long, value_name = "T", value_parser = parse_duration, allow_hyphen_values = true)]
     pub duration: Option<std::time::Duration>,
     /// Flags that set an axis.
     #[command(flatten)]
@@ -90,16 +90,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on")]
     pub check: Option<OnOff>,
     /// Seed of everything random; 1 unless given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole_number, allow_hyphen_values = true)]
     pub seed: Option<u64>,
-    /// Longest that one point may take; 30s unless given
-    #[arg(long, value_name = "T", value_parser = parse_duration)]
+    /// Longest that one point may take; 30s, or more where --duration needs it, unless given
+    #[arg(long, value_name = "T", value_parser = parse_duration, allow_hyphen_values = true)]
     pub deadline: Option<std::time::Duration>,
     /// How the software NIC's engine is driven
     #[arg(long, value_name = "MODE")]
     pub engine: Option<EngineChoice>,
     /// Run only the k-th of n equal shares of the points
-    #[arg(long, value_name = "K/N")]
+    #[arg(long, value_name = "K/N", allow_hyphen_values = true)]
     pub shard: Option<Shard>,
     /// Write the record
     #[arg(long, value_name = "FILE")]
@@ -110,6 +110,23 @@ pub struct RunArgs {
     /// Overwrite files that exist
     #[arg(long)]
     pub force: bool,
+}
+
+fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            format!("too large: the greatest is {}", u64::MAX)
+        } else {
+            "not a whole number: write digits alone, such as 10000".to_owned()
+        }
+    })
+}
+
+fn operations(text: &str) -> Result<u64, String> {
+    match whole_number(text)? {
+        0 => Err("nothing would be counted: the least is 1".to_owned()),
+        ops => Ok(ops),
+    }
 }
 
 /// A switch that is spelled out.
@@ -139,6 +156,7 @@ impl std::str::FromStr for Shard {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         text.split_once('/')
+            .filter(|(k, _)| !k.starts_with('+'))
             .and_then(|(k, n)| Some(Shard { k: k.parse().ok()?, n: n.parse().ok()? }))
             .filter(|shard| (1..=shard.n).contains(&shard.k))
             .ok_or_else(|| "write K/N with 1 <= K <= N, such as 3/16".to_owned())
@@ -182,11 +200,12 @@ impl Args for AxisFlags {
             .next_help_heading("Axes (each a comma list)")
             .args(flags().map(|axis| {
                 let spec = axis.spec();
-                Arg::new(spec.name).long(spec.name).value_name("LIST").help(format!(
-                    "{} ({})",
-                    spec.help,
-                    spec.domain.describe()
-                ))
+                Arg::new(spec.name)
+                    .long(spec.name)
+                    .value_name("LIST")
+                    // So that a negative number is refused by the axis, with its bounds.
+                    .allow_hyphen_values(true)
+                    .help(format!("{} ({})", spec.help, spec.domain.describe()))
             }))
             .next_help_heading(None)
     }

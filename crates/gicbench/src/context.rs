@@ -26,17 +26,33 @@ pub struct Settings {
 
 /// Ctrl-C, as a flag that any thread may look at. Clones share the flag.
 #[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<Flags>);
+
+#[derive(Debug, Default)]
+struct Flags {
+    set: AtomicBool,
+    heeded: AtomicBool,
+}
 
 impl Interrupt {
     /// Asks the run to end.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.set.store(true, Ordering::Relaxed);
     }
 
     /// Whether the run was asked to end.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.set.load(Ordering::Relaxed)
+    }
+
+    /// Says whether something is running that looks at the flag and has something to lose.
+    pub fn heed(&self, heeded: bool) {
+        self.0.heeded.store(heeded, Ordering::Relaxed);
+    }
+
+    /// Whether setting the flag ends the program soon; if not, whoever asks has to end it.
+    pub fn is_heeded(&self) -> bool {
+        self.0.heeded.load(Ordering::Relaxed)
     }
 }
 
@@ -96,6 +112,17 @@ impl RunContext {
             return Err(PointError::Deadline { waited_for: waiting_for.to_owned() });
         }
         Ok(left)
+    }
+
+    /// Whether to go on with what comes before the sampling, such as the warm-up.
+    ///
+    /// # Errors
+    /// The point's deadline has passed: `doing` says at what. Ctrl-C came.
+    pub fn go_on(&self, doing: &str) -> Result<(), PointError> {
+        if self.interrupt.is_set() {
+            return Err(PointError::Interrupted);
+        }
+        self.remaining(doing).map(drop)
     }
 
     /// The flag of Ctrl-C, for threads that the point starts.

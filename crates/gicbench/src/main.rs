@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use gicbench::cli::{Action, Cli};
 use gicbench::context::Interrupt;
 use gicbench::decode::{self, DecodeError};
@@ -14,11 +15,20 @@ use gicbench::run::{self, RunError};
 use gicbench::{doctor, experiments};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::InvalidUtf8 {
+            let unreadable = std::env::args_os().filter(|one| one.to_str().is_none());
+            let shown: Vec<_> = unreadable.map(|one| one.display().to_string()).collect();
+            let text = format!("not UTF-8, as only file names may be: {}", shown.join(" "));
+            Cli::command().error(ErrorKind::InvalidUtf8, text).exit();
+        }
+        error.exit()
+    });
     match act(&cli.command) {
         Ok(status) => status.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // Nobody may be there to read it; the status still says what happened.
+            let _ = writeln!(io::stderr(), "error: {error}");
             status(&error).into()
         }
     }
@@ -43,8 +53,8 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
             let interrupt = Interrupt::default();
             let pressed = interrupt.clone();
             ctrlc::set_handler(move || {
-                if pressed.is_set() {
-                    // Asked twice: at once, with the shell's status for SIGINT.
+                if pressed.is_set() || !pressed.is_heeded() {
+                    // Asked twice, or nothing is lost: at once, with the shell's status for SIGINT.
                     std::process::exit(130);
                 }
                 pressed.set();

@@ -80,10 +80,14 @@ pub fn find(registry: &Registry, name: &str) -> Result<&'static dyn Experiment, 
     })
 }
 
+/// The most points of one plan. More would run for days, and take the memory that is to be measured.
+pub const MOST_POINTS: usize = 100_000;
+
 /// Multiplies the lists of each block, in order. A point that two blocks share is planned once.
 ///
 /// # Errors
-/// An unknown experiment, a value or flag that no chosen experiment uses, or an impossible combination.
+/// An unknown experiment, a value or flag that no chosen experiment uses, an impossible combination, or more
+/// than [`MOST_POINTS`].
 pub fn plan(
     blocks: &[Block],
     suite: Suite,
@@ -96,7 +100,8 @@ pub fn plan(
         refuse_unused(block, &chosen, registry)?;
         for (experiment, transports) in chosen {
             let limits = block.limits.over(experiment.limits(suite));
-            for point in expand(block, experiment, &transports, suite)? {
+            let left = MOST_POINTS - planned.len();
+            for point in expand(block, experiment, &transports, suite, left)? {
                 if seen.insert(point.clone()) {
                     planned.push(Planned { experiment, point, limits });
                 }
@@ -183,6 +188,7 @@ fn expand(
     experiment: &'static dyn Experiment,
     transports: &[Transport],
     suite: Suite,
+    most: usize,
 ) -> Result<Vec<Point>, UsageError> {
     let named = !block.experiments.is_empty();
     let mut points = Vec::new();
@@ -193,6 +199,14 @@ fn expand(
         for used in experiment.axes().iter().filter(|used| used.applies_to(*transport)) {
             let values = values_of(block, experiment, used, suite, named)?;
             axes.push((used.axis, values));
+        }
+        let sides = block.submitters.len() * block.nics.len();
+        let combinations = axes
+            .iter()
+            .try_fold(sides, |product: usize, (_, values)| product.checked_mul(values.len()));
+        if combinations.is_none_or(|combinations| combinations > most.saturating_sub(points.len()))
+        {
+            return Err(too_many(experiment, &axes));
         }
         for (submitter, nic) in
             block.submitters.iter().flat_map(|s| block.nics.iter().map(move |n| (*s, *n)))
@@ -260,7 +274,24 @@ fn values_of(
     }
 }
 
-fn explain(clash: &Impossible, point: &Point) -> UsageError {
+fn too_many(experiment: &dyn Experiment, axes: &[(AxisId, Vec<Value>)]) -> UsageError {
+    let mut lists: Vec<(AxisId, usize)> = axes
+        .iter()
+        .map(|(axis, values)| (*axis, values.len()))
+        .filter(|(_, length)| *length > 1)
+        .collect();
+    lists.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
+    UsageError::TooManyPoints {
+        experiment: experiment.name().to_owned(),
+        lists: lists
+            .iter()
+            .map(|(axis, length)| format!("{} has {length} values", axis.flag()))
+            .collect(),
+        most: MOST_POINTS,
+    }
+}
+
+pub(crate) fn explain(clash: &Impossible, point: &Point) -> UsageError {
     let said = |axis: AxisId| {
         let flag = if axis == AxisId::Payload { "-b/-e".to_owned() } else { axis.flag() };
         point.get(axis).map_or(flag.clone(), |value| format!("{flag} {value}"))

@@ -1,7 +1,8 @@
 //! What a user asks `run` for, from whichever place: the command line, a suite file, or a record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::axes::{AXES, AxisId, Value};
 use crate::cli::{OnOff, RunArgs, Shard, sweep};
 use crate::context::Settings;
 use crate::experiments::{Limits, Suite};
-use crate::plan::{Block, LimitsGiven, Planned, Registry, find, plan};
+use crate::plan::{Block, LimitsGiven, Planned, Registry, explain, find, plan};
 use crate::platform::Platform;
 use crate::point::{Nic, Point, Submitter, Transport};
 use crate::record::{PointId, Record, SCHEMA_VERSION};
@@ -63,27 +64,41 @@ impl Request {
                 plan(&blocks, Suite::Full, registry)?
             }
         };
+        let whole = points.len();
+        if whole == 0 {
+            return Err(UsageError::NoPoints);
+        }
         if let Some(shard) = args.shard {
             let mut index = 0..;
             points.retain(|_| index.next().is_some_and(|index: usize| shard.holds(index)));
+            if points.is_empty() {
+                return Err(UsageError::EmptyShard { shard: shard.to_string(), points: whole });
+            }
         }
+        let longest = points.iter().filter_map(|planned| planned.limits.duration).max();
+        let base = Settings {
+            check: true,
+            seed: 1,
+            deadline_s: deadline_for(longest.unwrap_or_default()).as_secs_f64(),
+            engine: Default::default(),
+        };
         Ok(Request {
             suite: suite.to_owned(),
             shard: args.shard,
-            settings: settings(args, None),
+            settings: settings(args, base),
             points,
         })
     }
 }
 
-fn settings(args: &RunArgs, recorded: Option<Settings>) -> Settings {
-    const DEADLINE_S: f64 = 30.0;
-    let base = recorded.unwrap_or(Settings {
-        check: true,
-        seed: 1,
-        deadline_s: DEADLINE_S,
-        engine: Default::default(),
-    });
+/// What a point may take that samples for so long, set-up and a second series of samples included.
+fn deadline_for(duration: Duration) -> Duration {
+    const LEAST: Duration = Duration::from_secs(30);
+    const SET_UP: Duration = Duration::from_secs(10);
+    duration.saturating_mul(2).saturating_add(SET_UP).max(LEAST)
+}
+
+fn settings(args: &RunArgs, base: Settings) -> Settings {
     Settings {
         check: args.check.map_or(base.check, |check| check == OnOff::On),
         seed: args.seed.unwrap_or(base.seed),
@@ -94,6 +109,13 @@ fn settings(args: &RunArgs, recorded: Option<Settings>) -> Settings {
 
 /// The command line as a block.
 fn block(args: &RunArgs, platform: &Platform) -> Result<Block, UsageError> {
+    // With a number of operations, too, a point may end before its time does.
+    if let (Some(deadline), Some(duration), None) = (args.deadline, args.duration, args.ops)
+        && deadline <= duration
+    {
+        let nearest = deadline_for(duration);
+        return Err(UsageError::DeadlineBelowDuration { deadline, duration, nearest });
+    }
     let mut axes = BTreeMap::new();
     for (axis, text) in args.axes.given() {
         axes.insert(axis, axis.parse_list(text)?);
@@ -134,6 +156,21 @@ fn list<T: FromStr<Err = UsageError> + PartialEq + Copy>(
     Ok(items)
 }
 
+/// More than any suite or record has.
+const INPUT_MAX: u64 = 256 << 20;
+
+/// The text of a suite or record file, without a byte order mark.
+fn read(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(INPUT_MAX + 1).read_to_string(&mut text))
+        .map_err(|error| error.to_string())?;
+    if text.len() as u64 > INPUT_MAX {
+        return Err(format!("is longer than {} MiB", INPUT_MAX >> 20));
+    }
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
 /// A suite file: `[[run]]` tables, each with an experiment list and its axes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -155,7 +192,7 @@ struct SuiteRun {
 /// Reads a suite file. What the command line says, too, replaces what the file says.
 fn suite_file(path: &Path, command_line: &Block) -> Result<Vec<Block>, UsageError> {
     let wrong = |why: String| UsageError::InputFile { path: path.to_owned(), why };
-    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = read(path).map_err(wrong)?;
     let file: SuiteFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if file.run.is_empty() {
         return Err(wrong("has no [[run]]".to_owned()));
@@ -173,18 +210,27 @@ fn suite_file(path: &Path, command_line: &Block) -> Result<Vec<Block>, UsageErro
             }
         }
         if let (None, Some(text)) = (&command_line.transports, &run.transport) {
-            block.transports = Some(list(text, None)?);
+            let transports = list(text, None).map_err(|error| wrong(error.to_string()))?;
+            block.transports = Some(transports);
         }
         for (name, value) in run.axes {
             let axis = AxisId::by_name(&name).ok_or_else(|| {
                 let names = AXES.iter().map(|axis| axis.name);
                 wrong(format!(
-                    "no axis is called '{name}'; nearest: {}",
+                    "a [[run]] has experiments, transport, ops, warmup, duration and axes, and no axis is \
+                     called '{name}'; nearest: {}",
                     nearest(&name, names).join(", ")
                 ))
             })?;
-            let values = suite_values(axis, &value).map_err(|error| wrong(error.to_string()))?;
+            let values =
+                suite_values(axis, &value).map_err(|error| wrong(format!("{name}: {error}")))?;
+            if values.is_empty() {
+                return Err(wrong(format!("{name}: an empty list; leave it out, or name a value")));
+            }
             block.axes.entry(axis).or_insert(values);
+        }
+        if run.ops == Some(0) {
+            return Err(wrong("ops 0: nothing would be counted; the least is 1".to_owned()));
         }
         let given = &mut block.limits;
         given.ops = given.ops.or(run.ops);
@@ -226,8 +272,9 @@ fn from_record(path: &Path, args: &RunArgs, registry: &Registry) -> Result<Reque
             axis.flag()
         )));
     }
-    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let version: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let text = read(path).map_err(wrong)?;
+    let version: Json = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("is no run record, or a damaged one: {error}")))?;
     match version.get("schema_version").and_then(Json::as_u64) {
         Some(version) if version == u64::from(SCHEMA_VERSION) => {}
         Some(version) => {
@@ -239,16 +286,23 @@ fn from_record(path: &Path, args: &RunArgs, registry: &Registry) -> Result<Reque
     }
     let record: Record =
         serde_json::from_value(version).map_err(|error| wrong(error.to_string()))?;
+    let deadline_s = record.parameters.settings.deadline_s;
+    if deadline_s.is_nan() || deadline_s <= 0.0 {
+        return Err(wrong(format!("parameter 'deadline_s' {deadline_s}: not a positive time")));
+    }
+    let shard = record.parameters.shard.map(|shard| shard.parse()).transpose();
+    let shard = shard.map_err(|error: String| wrong(format!("parameter 'shard': {error}")))?;
 
     let mut points: Vec<Planned> = Vec::new();
+    let mut seen = BTreeSet::new();
     let ids = (record.measurements.iter().map(|row| &row.point))
         .chain(record.not_run.iter().chain(&record.failed).map(|missing| &missing.point));
     for id in ids {
         let planned = recorded_point(id, registry).map_err(|error| match error {
             UsageError::UnknownExperiment { .. } => error,
-            other => wrong(other.to_string()),
+            other => wrong(format!("a point of {}: {other}", id.experiment)),
         })?;
-        if !points.iter().any(|known| known.point == planned.point) {
+        if seen.insert(planned.point.clone()) {
             points.push(planned);
         }
     }
@@ -257,8 +311,8 @@ fn from_record(path: &Path, args: &RunArgs, registry: &Registry) -> Result<Reque
     }
     Ok(Request {
         suite: record.parameters.suite,
-        shard: record.parameters.shard.and_then(|shard| shard.parse().ok()),
-        settings: settings(args, Some(record.parameters.settings)),
+        shard,
+        settings: settings(args, record.parameters.settings),
         points,
     })
 }
@@ -275,11 +329,20 @@ fn recorded_point(id: &PointId, registry: &Registry) -> Result<Planned, UsageErr
     };
     for (name, value) in &id.parameters {
         match name.as_str() {
-            "ops" => limits.ops = value.as_u64(),
-            "warmup" => limits.warmup = value.as_u64().unwrap_or(0),
+            "ops" | "duration_s" if value.is_null() => {}
+            "ops" => {
+                let ops = value.as_u64().filter(|ops| *ops > 0);
+                limits.ops = Some(ops.ok_or_else(|| unreadable(name, value, "not a count"))?);
+            }
+            "warmup" => {
+                limits.warmup =
+                    value.as_u64().ok_or_else(|| unreadable(name, value, "not a count"))?;
+            }
             "duration_s" => {
-                limits.duration =
+                let duration =
                     value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                limits.duration =
+                    Some(duration.ok_or_else(|| unreadable(name, value, "not a time"))?);
             }
             _ => {
                 let axis = AxisId::by_name(name)
@@ -297,11 +360,21 @@ fn recorded_point(id: &PointId, registry: &Registry) -> Result<Planned, UsageErr
     }
     let transport: Transport = id.transport.parse()?;
     let uses = |axis: AxisId| {
-        experiment.axes().iter().any(|used| used.axis == axis && used.applies_to(transport))
+        experiment.axes().iter().find(|used| used.axis == axis && used.applies_to(transport))
     };
-    if let Some((axis, value)) = values.iter().find(|(axis, _)| !uses(**axis)) {
+    if let Some((axis, value)) = values.iter().find(|(axis, _)| uses(**axis).is_none()) {
         let value = Json::from(value.to_string());
-        return Err(unreadable(axis.name(), &value, "the experiment has no such axis any more"));
+        return Err(unreadable(axis.name(), &value, "the experiment has no such axis"));
+    }
+    for used in experiment.axes().iter().filter(|used| used.applies_to(transport)) {
+        let name = used.axis.name();
+        let Some(value) = values.get(&used.axis) else {
+            return Err(unreadable(name, &Json::Null, "the experiment needs it"));
+        };
+        if value.word().is_some_and(|word| !used.takes.is_empty() && !used.takes.contains(&word)) {
+            let value = Json::from(value.to_string());
+            return Err(unreadable(name, &value, "the experiment does not take it"));
+        }
     }
     let point = Point {
         experiment: experiment.name(),
@@ -310,5 +383,6 @@ fn recorded_point(id: &PointId, registry: &Registry) -> Result<Planned, UsageErr
         nic: id.nic.parse::<Nic>()?,
         values,
     };
+    experiment.possible(&point).map_err(|clash| explain(&clash, &point))?;
     Ok(Planned { experiment, point, limits })
 }

@@ -65,7 +65,7 @@ pub fn run(
 ) -> Result<ExitStatus, RunError> {
     let request = Request::new(args, registry, platform)?;
     let (json_file, csv_file) =
-        Output::open_both(args.json.as_deref(), args.csv.as_deref(), args.force)?;
+        Output::claim_both(args.json.as_deref(), args.csv.as_deref(), args.force)?;
     let published = Published::embedded()?;
     let cpus = Cpus::detect(request.settings.engine).map_err(RunError::Cpus)?;
 
@@ -79,6 +79,7 @@ pub fn run(
         published: &published,
         interrupt,
     };
+    interrupt.heed(true);
     let outcome = runner.run(&request.points, |index, planned: &Planned| {
         progress.set_position(index as u64);
         progress.set_message(planned.point.to_string());
@@ -105,18 +106,17 @@ pub fn run(
     };
 
     // Files first: they are what a script waits for, and a closed terminal must not cost them.
-    if let Some(file) = json_file {
-        file.finish(|out| json(out, &record))?;
-    }
-    if let Some(file) = csv_file {
-        file.finish(|out| csv(out, &record))?;
-    }
+    // And one that fails must not cost the others.
+    let wrote_json = json_file.map_or(Ok(()), |file| file.write(|out| json(out, &record)));
+    let wrote_csv = csv_file.map_or(Ok(()), |file| file.write(|out| csv(out, &record)));
+    interrupt.heed(false);
     table(terminal, &record, registry)
         .and_then(|()| terminal.flush())
         .or_else(
             |error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) },
         )
         .map_err(|source| RunError::Write { what: "the table".to_owned(), source })?;
+    wrote_json.and(wrote_csv)?;
     Ok(status(&record))
 }
 

@@ -57,6 +57,47 @@ pub enum UsageError {
         /// Experiments, or transports of experiments, that use it.
         used_by: Vec<String>,
     },
+    /// Lists whose product nobody could run.
+    #[error(
+        "the plan has more than {most} points, with those of experiment '{experiment}', of which {}; shorten a \
+         list, or split the run",
+        lists.join(", ")
+    )]
+    TooManyPoints {
+        /// The experiment that goes past the limit.
+        experiment: String,
+        /// Its lists, the longest first.
+        lists: Vec<String>,
+        /// The most points that a plan may have.
+        most: usize,
+    },
+    /// A sampling time that its deadline never lets end.
+    #[error(
+        "--deadline {deadline:?} can't be combined with --duration {duration:?}: a point that samples for so long \
+         ends later; nearest: --deadline {nearest:?}"
+    )]
+    DeadlineBelowDuration {
+        /// Longest that a point may take.
+        deadline: std::time::Duration,
+        /// Time that it is to sample.
+        duration: std::time::Duration,
+        /// A deadline that would do.
+        nearest: std::time::Duration,
+    },
+    /// Values that no experiment takes together.
+    #[error(
+        "no experiment takes the given values together; name one, as in `gicbench run latency …`, to learn what it \
+         takes"
+    )]
+    NoPoints,
+    /// A share of the plan that holds none of its points.
+    #[error("--shard {shard}: the plan has {points} points, and none of them is in this share")]
+    EmptyShard {
+        /// As it was typed.
+        shard: String,
+        /// Points of the whole plan.
+        points: usize,
+    },
     /// A payload sweep that makes no sense.
     #[error("-b {min} -e {max} -f {factor}: {why}")]
     Sweep {
@@ -70,7 +111,7 @@ pub enum UsageError {
         why: &'static str,
     },
     /// An output file that is there already.
-    #[error("{} exists; name another file, or give --force to overwrite it", .0.display())]
+    #[error("file {} exists; name another file, or give --force to overwrite it", .0.display())]
     FileExists(PathBuf),
     /// An output file that couldn't be written.
     #[error("{} can't be written: {why}", path.display())]
@@ -81,7 +122,7 @@ pub enum UsageError {
         why: String,
     },
     /// The same file for two outputs.
-    #[error("{} is named for two outputs", .0.display())]
+    #[error("--json and --csv both name {}; give each a file of its own", .0.display())]
     SameFile(PathBuf),
     /// A suite or record file that can't be used.
     #[error("{}: {why}", path.display())]

@@ -27,7 +27,15 @@ fn bad_usage_is_2_and_says_what_would_do() {
         (&["run", "handoff", "--qps", "2"], "quiet"),
         (&["run", "--shard", "0/2"], "K/N"),
         (&["run", "--duration", "soon"], "500ms"),
-        (&["run", "-n", "0"], "1.."),
+        (&["run", "-n", "0"], "the least is 1"),
+        (&["run", "-n", "1e9"], "not a whole number"),
+        (&["run", "-n", "-1"], "-n"),
+        (&["run", "batching", "--qps", "-1"], "--qps '-1'"),
+        (&["run", "--duration", "-1s"], "--duration"),
+        (&["run", "--duration", "60s", "--deadline", "20s"], "nearest: --deadline 130s"),
+        (&["run", "latency", "--shard", "999/999"], "--shard 999/999"),
+        (&["run", "--json", "-"], "standard output"),
+        (&["run", "--json", "run.json", "--csv", "./run.json"], "--csv"),
         (&["run", "--check", "maybe"], "off"),
         (&["decode", "cqe", "xyz"], "hexadecimal"),
         (&["rum"], "run"),
@@ -36,6 +44,34 @@ fn bad_usage_is_2_and_says_what_would_do() {
         assert!(stderr(&assert).contains(word), "{arguments:?}: {}", stderr(&assert));
         assert_eq!(stdout(&assert), "");
     }
+}
+
+#[test]
+fn a_product_that_nobody_could_run_is_refused_at_once() {
+    let list = (1..=4096).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(",");
+    let assert = gicbench(&["run", "batching", "--qps", &list, "--batch", &list]).code(2);
+    for word in ["100000 points", "'batching'", "--qps has 4096 values", "--batch has 4096"] {
+        assert!(stderr(&assert).contains(word), "{}", stderr(&assert));
+    }
+}
+
+#[test]
+fn an_error_that_nobody_can_read_is_still_the_status() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("gicbench"));
+    let status = command.args(["run", "latncy"]).stderr(full).status().expect("a status");
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_refused_before_anything_runs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let csv = directory.path().join("run.csv");
+    // A new file of procfs can't be made: the claim says so before anything runs.
+    let path = csv.to_str().expect("UTF-8");
+    let refused = gicbench(&["run", "--csv", path, "--json", "/proc/run.json"]).code(2);
+    assert!(stderr(&refused).contains("/proc/run.json can't be written"), "{}", stderr(&refused));
+    assert_eq!(std::fs::read_dir(directory.path()).expect("its names").count(), 0);
 }
 
 #[test]

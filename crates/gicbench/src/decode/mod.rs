@@ -112,8 +112,9 @@ pub enum DecodeError {
     Write(#[from] std::io::Error),
     /// A character that is no hexadecimal digit, amid digits.
     #[error(
-        "line {line}, column {column}: '{character}' is no hexadecimal digit. If the line is not part of the \
-         dump, leave it out"
+        "line {line}, column {column}: '{}' is no hexadecimal digit. If the line is not part of the \
+         dump, leave it out",
+        character.escape_debug()
     )]
     NotHex {
         /// The character.
@@ -125,8 +126,9 @@ pub enum DecodeError {
     },
     /// Half a byte.
     #[error(
-        "line {line}, column {column}: '{digits}' has {} digits, half a byte is missing. Words need their leading \
+        "line {line}, column {column}: '{}' has {} digits, half a byte is missing. Words need their leading \
          zeros, or 0x before each",
+        shortened(digits),
         digits.len()
     )]
     OddDigits {
@@ -169,11 +171,20 @@ pub enum DecodeError {
         hint: &'static str,
     },
     /// The input names a file that isn't there.
-    #[error("'{input}' is neither hexadecimal nor a file")]
+    #[error("'{}' is neither hexadecimal nor a file", input.escape_debug())]
     NoFile {
         /// What was typed.
         input: String,
     },
+}
+
+/// As much of a group of digits as finds it again.
+fn shortened(digits: &str) -> String {
+    const SHOWN: usize = 32;
+    match digits.get(..SHOWN) {
+        Some(shown) if digits.len() > SHOWN => format!("{shown}…"),
+        _ => digits.to_owned(),
+    }
 }
 
 /// Decodes what `args` name and writes the explanation to `out`.
@@ -206,7 +217,10 @@ fn read(input: &[String]) -> Result<String, DecodeError> {
     let mut bytes = Vec::new();
     if name == "-" {
         std::io::stdin().lock().take(INPUT_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
-    } else if path.is_file() {
+    } else if path.is_dir() {
+        return Err(fail(std::io::ErrorKind::IsADirectory.into()));
+    } else if path.exists() {
+        // Pipes, too: a shell's `<(…)` is one.
         let file = std::fs::File::open(&path).map_err(fail)?;
         file.take(INPUT_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
     } else {
@@ -215,8 +229,9 @@ fn read(input: &[String]) -> Result<String, DecodeError> {
     if bytes.len() as u64 > INPUT_MAX {
         return Err(DecodeError::TooLarge);
     }
-    String::from_utf8(bytes)
-        .map_err(|error| DecodeError::Binary { path, at: error.utf8_error().valid_up_to() })
+    let text = String::from_utf8(bytes)
+        .map_err(|error| DecodeError::Binary { path, at: error.utf8_error().valid_up_to() })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// Explains everything of the kind asked for in `text`.

@@ -589,3 +589,13 @@ proptest! {
         prop_assert!(shown.contains(&title), "{}\n{}", text, shown);
     }
 }
+
+#[test]
+fn a_message_shows_the_digits_shortened_and_no_control_characters() {
+    let options = Options { what: What::Wqe, order: Order::Auto, dc: false, json: false };
+    let long = "0".repeat(1001);
+    let error = decode(&long, options).unwrap_err().to_string();
+    assert!(error.contains("has 1001 digits") && error.len() < 300, "{error}");
+    let error = decode("00 01 \u{1b} 02", options).unwrap_err().to_string();
+    assert!(error.contains("'\\u{1b}'"), "{error}");
+}

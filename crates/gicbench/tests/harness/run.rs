@@ -196,7 +196,20 @@ fn what_is_no_record_or_of_another_version_is_refused() {
     let path = directory.path().join("x.json");
     let mut record = recorded(&["other"]).record().clone();
     record["measurements"][0]["parameters"]["colour"] = json!("red");
+    let spoilt = |parameter: &str, value: serde_json::Value| {
+        let mut record = recorded(&["other"]).record().clone();
+        record["measurements"][0]["parameters"][parameter] = value;
+        record.to_string()
+    };
+    let mut lacking = recorded(&["other"]).record().clone();
+    lacking["measurements"][0]["parameters"].as_object_mut().unwrap().remove("batch");
     for (text, word) in [
+        (spoilt("ops", json!(0)), "'ops'"),
+        (spoilt("ops", json!("12")), "'ops'"),
+        (spoilt("warmup", json!(-1)), "'warmup'"),
+        (spoilt("duration_s", json!(-1)), "'duration_s'"),
+        (spoilt("batch", json!(2.5)), "2.5"),
+        (lacking.to_string(), "'batch'"),
         ("{".to_owned(), "EOF"),
         ("{}".to_owned(), "schema_version"),
         (json!({"schema_version": 99}).to_string(), "99"),
