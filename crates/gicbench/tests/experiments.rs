@@ -81,6 +81,7 @@ fn what_a_host_has_not_is_not_run_and_says_why() {
         ("ordering --order async-mmio", "sm_100"),
         ("ordering --queues gpu --order none", "cuda submitter"),
         ("proxy-scaling --workers 2 --rings 1", "nothing to do"),
+        ("handoff --handoff gpu-flag", "GPU memory"),
         ("handoff --producers 2 --handoff mapped-counter", "order"),
     ] {
         let (output, record) = run(arguments);

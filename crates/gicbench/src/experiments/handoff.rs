@@ -97,7 +97,7 @@ impl Experiment for Handoff {
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         let producers: u32 = point.number_as(AxisId::Producers)?;
         let choice = ProxyChoice {
-            handoff: word(point, AxisId::Handoff)?,
+            handoff: proxy::tuned(point.word(AxisId::Handoff)?, 1)?.handoff,
             producers: proxy::reservation(point.word(AxisId::Reserve)? == "atomic"),
             progress: word(point, AxisId::Progress)?,
             publish: word(point, AxisId::Publish)?,
