@@ -34,8 +34,8 @@ bool chosen(const RunTimeProxyChoice& c, Body body) {
 
 // Pushes a descriptor, or asks for the next known request where there is none. A lone producer's indices are
 // read from the ring's state and written back.
-extern "C" bool gic_modelled_push(const RunTimeProxyChoice* c, const Ring* ring, const Descriptor* d, u64* ticket,
-                                  u64* failure) {
+extern "C" bool gic_modelled_push(const RunTimeProxyChoice* c, const Ring* ring, const Descriptor* d,
+                                  u64* ticket, u64* failure) {
     return chosen(*c, [&](auto choice) {
         using C = decltype(choice);
         Producer<C> producer(*ring);

@@ -2,7 +2,7 @@
 
 use super::gda::{Bench, Posting, Spec};
 use super::proxy;
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{Choice, Ringing, Signalling};
 
 use crate::axes::AxisId;
@@ -50,6 +50,19 @@ impl Experiment for Bandwidth {
         }
     }
 
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        if point.number(AxisId::Payload).is_ok_and(|bytes| bytes > MOST_PAYLOAD) {
+            return Err(Impossible {
+                axis: AxisId::Payload,
+                with: AxisId::Batch,
+                why: "a batch of larger payloads takes longer than a wait's deadline to copy"
+                    .to_owned(),
+                nearest: vec!["32M".to_owned()],
+            });
+        }
+        Ok(())
+    }
+
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport == Transport::MiniProxy {
             let choice = proxy::tuned("lap-parity", 1)?;
@@ -77,6 +90,9 @@ impl Experiment for Bandwidth {
         Ok(vec![bench.finish(ctx, with_share(Measurement::bandwidth(bandwidths), point))?])
     }
 }
+
+/// Largest payload that the experiment moves.
+const MOST_PAYLOAD: u64 = 32 << 20;
 
 /// Adds the share of the profile's own link rate: the payload that fills the link is the first with 0.9.
 fn with_share(measured: Measurement, point: &Point) -> Measurement {

@@ -185,6 +185,7 @@ impl Bench {
         let mut samples = Latency { issue: Vec::new(), total: Vec::new() };
         let mut warmup = ctx.warmup();
         while warmup > 0 {
+            ctx.go_on("the warm-up")?;
             let ops = warmup.min(self.slots.slots);
             self.launch_latency(
                 ctx,
@@ -274,6 +275,7 @@ impl Bench {
         // Warming up tells how long a launch takes; without it a short launch does, which isn't kept either.
         let (mut warmup, mut ops, mut time) = (ctx.warmup(), 0, Duration::ZERO);
         loop {
+            ctx.go_on("the warm-up")?;
             let (done, took) =
                 self.launch_rate(ctx, posting, round(warmup.clamp(1, 4096).div_ceil(threads)))?;
             (ops, time) = (ops + done, time + took);
@@ -497,6 +499,9 @@ pub(super) fn round_trip(
     let mut sampling = ctx.sampling();
     loop {
         let warming = warmup > 0;
+        if warming {
+            ctx.go_on("the warm-up")?;
+        }
         let ops = if warming { warmup.min(256) } else { sampling.next(256, "replies")? };
         if ops == 0 {
             break;

@@ -98,14 +98,8 @@ impl Experiment for Latency {
         if op == Op::Put && bytes == 8 && !dc {
             measured.push(gda::round_trip(ctx, point, choice)?);
         }
-        measured.extend(gda::issue_and_completion(
-            ctx,
-            point,
-            Spec::one(choice, bytes),
-            op,
-            QuietScope::One,
-        )?);
-        Ok(measured)
+        let spec = Spec::one(choice, bytes);
+        with_rest(measured, gda::issue_and_completion(ctx, point, spec, op, QuietScope::One))
     }
 }
 
@@ -122,11 +116,19 @@ fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, Poin
     if op == ProxyOp::Put && bytes == 8 {
         measured.push(proxy::round_trip(ctx, point, choice)?);
     }
-    measured.extend(proxy::enqueue_and_completion(
-        ctx,
-        point,
-        proxy::Spec::one(choice, bytes),
-        op,
-    )?);
+    let spec = proxy::Spec::one(choice, bytes);
+    with_rest(measured, proxy::enqueue_and_completion(ctx, point, spec, op))
+}
+
+/// Ctrl-C during a point's second half keeps its first.
+fn with_rest(
+    mut measured: Vec<Measurement>,
+    rest: Result<Vec<Measurement>, PointError>,
+) -> Result<Vec<Measurement>, PointError> {
+    match rest {
+        Ok(rest) => measured.extend(rest),
+        Err(PointError::Interrupted) if !measured.is_empty() => {}
+        Err(error) => return Err(error),
+    }
     Ok(measured)
 }

@@ -173,6 +173,7 @@ impl Bench {
         let threads = u64::from(self.spec.threads);
         let most = self.slots.slots * threads;
         for ops in rounds(ctx.warmup(), most) {
+            ctx.go_on("the warm-up")?;
             self.launch_enqueue(ctx, op, ops.div_ceil(threads), &mut Vec::new(), &mut Vec::new())?;
         }
         let mut sampling = ctx.sampling();
@@ -256,6 +257,7 @@ impl Bench {
         let mut most = FIRST_LAUNCH * threads;
         let mut warmup = ctx.warmup();
         while warmup > 0 {
+            ctx.go_on("the warm-up")?;
             let (ops, time) = self.launch_rate(ctx, warmup.min(most).div_ceil(threads))?;
             warmup = warmup.saturating_sub(ops);
             most = launch_length(ops, time, FIRST_LAUNCH * threads);
@@ -524,6 +526,9 @@ pub(super) fn round_trip(
     let mut sampling = None;
     loop {
         let warming = warmup.next();
+        if warming.is_some() {
+            ctx.go_on("the warm-up")?;
+        }
         let ops = match warming {
             Some(ops) => ops,
             None => sampling.get_or_insert_with(|| ctx.sampling()).next(MOST_REPLIES, "replies")?,
