@@ -25,8 +25,8 @@ impl<T: Copy> Shared<T> {
     #[must_use]
     pub fn new(values: &[T]) -> Self {
         let of = Layout::for_value(values);
-        // An allocation of no bytes has no address of its own.
-        let layout = if of.size() == 0 { Layout::new::<u64>() } else { of };
+        // An allocation of no bytes has no address of its own; this one has a value's alignment, and some bytes.
+        let layout = if of.size() == 0 { Layout::new::<(T, u8)>() } else { of };
         // SAFETY: the layout's size is not zero.
         let base = unsafe { alloc(layout) };
         let Some(base) = NonNull::new(base.cast::<T>()) else { handle_alloc_error(layout) };
