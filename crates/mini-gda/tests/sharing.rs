@@ -49,7 +49,12 @@ fn rate(rig: &Rig, threads: u32, ops: u64, batch: u32, lanes: u32) -> u64 {
     for thread in 0..u64::from(threads) {
         for i in 0..ops {
             let seen = rig.far_word((thread * slots + i) * 8);
-            assert_eq!(seen, i + 1, "thread {thread}, operation {i}: {:?}", rig.choice);
+            assert_eq!(
+                seen,
+                thread * ops + i + 1,
+                "thread {thread}, operation {i}: {:?}",
+                rig.choice
+            );
         }
     }
     rig.wqes()
