@@ -7,6 +7,7 @@
 mod error;
 pub mod post;
 mod queue;
+pub mod select;
 pub mod soft;
 
 pub use error::Error;
