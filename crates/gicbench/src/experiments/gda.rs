@@ -100,8 +100,30 @@ fn profile(point: &Point) -> Result<Profile, PointError> {
         .ok_or_else(|| PointError::failed(format!("no timing profile is called {name}")))
 }
 
+/// Two linked NICs with the point's profile. Their engine is stepped where time is virtual, or where it has no
+/// core of its own.
+pub(super) fn fabric(
+    point: &Point,
+    cpus: &Assignment,
+    qps: u32,
+    virtual_time: bool,
+) -> Result<Fabric, PointError> {
+    let stepped = virtual_time || cpus.engine == EngineMode::Stepped;
+    Fabric::open(&FabricAttr {
+        nics: 2,
+        engine: if stepped {
+            Engine::Stepped
+        } else {
+            Engine::Thread { cpu: cpus.engines.first().copied() }
+        },
+        clock: if virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
+        config: config(point, qps)?,
+    })
+    .map_err(broke)
+}
+
 /// A NIC with the point's profile and room for so many queue pairs.
-pub(super) fn config(point: &Point, qps: u32) -> Result<NicConfig, PointError> {
+fn config(point: &Point, qps: u32) -> Result<NicConfig, PointError> {
     let default = Caps::default();
     let room = |usual: u32| usual.max(qps + 16);
     let caps = Caps {
@@ -127,18 +149,7 @@ pub(super) fn order(point: &Point) -> Result<Order, PointError> {
 impl Bench {
     pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
         let cpus = ctx.place(spec.threads as usize, 0, 1);
-        let stepped = spec.virtual_time || cpus.engine == EngineMode::Stepped;
-        let fabric = Fabric::open(&FabricAttr {
-            nics: 2,
-            engine: if stepped {
-                Engine::Stepped
-            } else {
-                Engine::Thread { cpu: cpus.engines.first().copied() }
-            },
-            clock: if spec.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
-            config: config(point, spec.qps)?,
-        })
-        .map_err(broke)?;
+        let fabric = fabric(point, &cpus, spec.qps, spec.virtual_time)?;
         let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
         let slots = Slots::new(spec.bytes, spec.slots, spec.threads);
         let all = Access::all();

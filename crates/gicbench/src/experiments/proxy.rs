@@ -10,16 +10,16 @@ use device::proxy::{
     ProxyRoundTripArgs,
 };
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
-use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
+use rdma::soft::{Fabric, SoftNic};
 use rdma::{Access, Memory, Nic as _, Region};
 
 use crate::context::RunContext;
-use crate::cpus::{Assignment, EngineMode};
+use crate::cpus::Assignment;
 use crate::measurement::Measurement;
 use crate::point::{Point, PointError};
 use crate::quantity::{GBs, MMsgs, Micros};
 
-use super::gda::{LAUNCH, SETTLE, broke, clock_of, config};
+use super::gda::{LAUNCH, SETTLE, broke, clock_of, fabric};
 use super::payload::{Slots, fill};
 
 /// What a bench is made for.
@@ -109,18 +109,7 @@ fn drive(cpus: &Assignment, stepped: bool) -> Drive {
 impl Bench {
     pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
         let cpus = ctx.place(spec.threads as usize, spec.workers as usize, 1);
-        let stepped = spec.virtual_time || cpus.engine == EngineMode::Stepped;
-        let fabric = Fabric::open(&FabricAttr {
-            nics: 2,
-            engine: if stepped {
-                Engine::Stepped
-            } else {
-                Engine::Thread { cpu: cpus.engines.first().copied() }
-            },
-            clock: if spec.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
-            config: config(point, spec.workers)?,
-        })
-        .map_err(broke)?;
+        let fabric = fabric(point, &cpus, spec.workers, spec.virtual_time)?;
         let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
         let slots = Slots::new(spec.bytes, spec.slots, spec.threads);
         let all = Access::all();
