@@ -95,6 +95,14 @@ GIC_FN void relax(u32 spins) {
 #endif
 }
 
+#if defined(__CUDACC__)
+// Set by the launcher to a word in host memory: not 0 there, every wait ends as if its time were over. Null
+// where nobody set it.
+extern "C" {
+inline __device__ const u32* gic_abort_word;
+}
+#endif
+
 // A wait that ends. The clock is read on every 64th turn only, so that polling stays as fast as it can be.
 class Wait {
   public:
@@ -105,6 +113,12 @@ class Wait {
         relax(spins_);
         spins_ += 1;
         if ((spins_ & 63) != 0) return false;
+#if GIC_ON_GPU
+        // Reading host memory takes as long as many turns.
+        if ((spins_ & 4095) == 0 && gic_abort_word != nullptr &&
+            *static_cast<const volatile u32*>(gic_abort_word) != 0)
+            return true;
+#endif
         u64 now = clock_ticks();
         if (start_ == 0) start_ = now;
         return now - start_ > limit_;
