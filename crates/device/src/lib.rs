@@ -5,7 +5,10 @@
 //! source, two compilers. Queue set-up, registration and connection stay out: they belong to the transports.
 
 pub mod choice;
+pub mod clock;
+pub mod cuda;
 pub mod host;
+pub mod loaded;
 pub mod nvrtc;
 #[cfg(feature = "program")]
 pub mod program;

@@ -121,6 +121,20 @@ fn open_in(dir: &Path) -> Option<Vec<libloading::Library>> {
         .collect()
 }
 
+/// The compiler's version, such as (13, 0).
+///
+/// # Errors
+/// No library.
+pub fn version() -> Result<(i32, i32), NvrtcError> {
+    load()?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: two out parameters.
+    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }
+        .result()
+        .map_err(|e| NvrtcError::Call { call: "nvrtcVersion", code: format!("{e:?}") })?;
+    Ok((major, minor))
+}
+
 /// Compiles a translation unit of [`crate::source`] to a CUBIN for `arch`.
 ///
 /// # Errors

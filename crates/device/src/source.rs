@@ -23,10 +23,12 @@ headers![
     "proxy_types.hpp",
     "proxy.hpp",
     "kernels/common.hpp",
+    "kernels/clocks.hpp",
     "kernels/latency.hpp",
     "kernels/rate.hpp",
     "kernels/round_trip.hpp",
     "kernels/proxy.hpp",
+    "kernels/loaded.hpp",
 ];
 
 /// Which kernel a translation unit holds.
@@ -34,6 +36,8 @@ headers![
 pub enum KernelKind {
     /// One operation at a time.
     Latency(Op),
+    /// The same by a bare, hand-written sequence: what mini-gda is measured against.
+    Bare(Op),
     /// Many operations.
     Rate,
     /// Request and reply.
@@ -43,18 +47,31 @@ pub enum KernelKind {
 /// Name of the entry point in every translation unit.
 pub const ENTRY: &str = "gic_kernel";
 
+/// A translation unit: a kernel that measures its own clock around `body`, whose argument is called `a`. In a
+/// launch without a place for the readings it does nothing, and is loaded.
+fn unit(header: &str, args: &str, declarations: &str, body: &str) -> String {
+    format!(
+        "#include \"gic/kernels/clocks.hpp\"\n#include \"gic/kernels/{header}.hpp\"\n{declarations}\
+         extern \"C\" __global__ void {ENTRY}(const gic::kernels::{args} a, gic::kernels::Clocks* clocks) {{\n    \
+         if (clocks == nullptr) return;\n    \
+         gic::kernels::ClockSpan span(clocks);\n    \
+         {body}\n    \
+         span.end();\n}}\n"
+    )
+}
+
 /// The CUDA C++ translation unit of one kernel with one choice.
 #[must_use]
 pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
-    let (header, args, call) = match kernel {
-        KernelKind::Latency(op) => (
-            "latency",
-            "LatencyArgs",
-            format!(
-                "if (gic::kernels::gpu_thread() == 0) gic::kernels::latency<C, gic::kernels::Op::{}>(a);",
-                op.cpp()
-            ),
-        ),
+    let single = |kernel: &str, op: Op| {
+        format!(
+            "if (gic::kernels::gpu_thread() == 0) gic::kernels::{kernel}<C, gic::kernels::Op::{}>(a);",
+            op.cpp()
+        )
+    };
+    let (header, args, body) = match kernel {
+        KernelKind::Latency(op) => ("latency", "LatencyArgs", single("latency", op)),
+        KernelKind::Bare(op) => ("bare", "LatencyArgs", single("bare", op)),
         // One lane a warp, or all of it.
         KernelKind::Rate => (
             "rate",
@@ -70,12 +87,13 @@ pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
             "if (threadIdx.x == 0 && blockIdx.x < 2) gic::kernels::round_trip<C>(a, blockIdx.x);".to_owned(),
         ),
     };
-    format!(
-        "#include \"gic/kernels/{header}.hpp\"\n\
-         using C = {choice};\n\
-         extern \"C\" __global__ void {ENTRY}(const gic::kernels::{args} a) {{\n    {call}\n}}\n",
-        choice = choice.cpp()
-    )
+    unit(header, args, &format!("using C = {};\n", choice.cpp()), &body)
+}
+
+/// The translation unit that measures what the GPU's clocks resolve.
+#[must_use]
+pub fn calibration_unit() -> String {
+    unit("clocks", "CalibrateArgs", "", "gic::kernels::calibrate(a);")
 }
 
 /// Which kernel of the proxied path.
@@ -89,39 +107,28 @@ pub enum ProxyKernelKind {
     RoundTrip,
 }
 
-/// The CUDA C++ translation unit of kernels of the proxied path: kernel `i` is `ENTRY_i`.
+/// The CUDA C++ translation unit of one kernel of the proxied path with one choice.
 #[must_use]
-pub fn proxy_translation_unit(kernels: &[(ProxyKernelKind, ProxyChoice)]) -> String {
-    let mut unit = "#include \"gic/kernels/proxy.hpp\"\n".to_owned();
-    for (i, (kernel, choice)) in kernels.iter().enumerate() {
-        let choice = choice.cpp();
-        let (args, call) = match kernel {
-            ProxyKernelKind::Enqueue(op) => (
-                "EnqueueArgs",
-                format!(
-                    "if (gic::kernels::gpu_thread() < a.threads)\n        \
-                     gic::kernels::enqueue<{choice}, gic::ProxyOp::{}>(a, gic::kernels::gpu_thread());",
-                    op.cpp()
-                ),
+pub fn proxy_translation_unit(kernel: ProxyKernelKind, choice: &ProxyChoice) -> String {
+    // A thread a block: producers spread over the multiprocessors.
+    let (args, body) = match kernel {
+        ProxyKernelKind::Enqueue(op) => (
+            "EnqueueArgs",
+            format!(
+                "if (threadIdx.x == 0 && blockIdx.x < a.threads)\n        \
+                 gic::kernels::enqueue<C, gic::ProxyOp::{}>(a, blockIdx.x);",
+                op.cpp()
             ),
-            ProxyKernelKind::Rate => (
-                "ProxyRateArgs",
-                format!(
-                    "if (gic::kernels::gpu_thread() < a.threads)\n        \
-                     gic::kernels::proxy_rate<{choice}>(a, gic::kernels::gpu_thread());"
-                ),
-            ),
-            ProxyKernelKind::RoundTrip => (
-                "ProxyRoundTripArgs",
-                format!(
-                    "if (threadIdx.x == 0 && blockIdx.x < 2) \
-                     gic::kernels::proxy_round_trip<{choice}>(a, blockIdx.x);"
-                ),
-            ),
-        };
-        unit += &format!(
-            "extern \"C\" __global__ void {ENTRY}_{i}(const gic::kernels::{args} a) {{\n    {call}\n}}\n"
-        );
-    }
-    unit
+        ),
+        ProxyKernelKind::Rate => (
+            "ProxyRateArgs",
+            "if (threadIdx.x == 0 && blockIdx.x < a.threads) gic::kernels::proxy_rate<C>(a, blockIdx.x);"
+                .to_owned(),
+        ),
+        ProxyKernelKind::RoundTrip => (
+            "ProxyRoundTripArgs",
+            "if (threadIdx.x == 0 && blockIdx.x < 2) gic::kernels::proxy_round_trip<C>(a, blockIdx.x);".to_owned(),
+        ),
+    };
+    unit("proxy", args, &format!("using C = {};\n", choice.cpp()), &body)
 }

@@ -7,10 +7,10 @@ mod common;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{bytes, list, load as load_json, number, segments, text, word};
+use common::{bytes, grouped, list, load as load_json, number, segments, text, word};
 use device::choice::{Choice, CqKind, CqLoad, Order, Ringing, Sharing, Signalling, Transport};
 use device::nvrtc::{Arch, NvrtcError, compile, load};
-use device::source::{ENTRY, KernelKind, translation_unit};
+use device::source::{ENTRY, KernelKind, calibration_unit, translation_unit};
 use device::view::Op;
 
 fn skip_without_nvrtc() -> bool {
@@ -81,23 +81,6 @@ fn kernels(arch: Arch) -> Vec<(KernelKind, Choice)> {
     all
 }
 
-/// One translation unit of several: the headers are read once, and each kernel has a name of its own.
-fn grouped(kernels: &[(KernelKind, Choice)]) -> String {
-    let (mut includes, mut body) = (String::new(), String::new());
-    for (i, (kernel, choice)) in kernels.iter().enumerate() {
-        let unit = translation_unit(*kernel, choice);
-        let (include, rest) = unit.split_once('\n').unwrap();
-        assert!(include.starts_with("#include ") && rest.matches(ENTRY).count() == 1, "{unit}");
-        if !includes.contains(include) {
-            includes += include;
-            includes += "\n";
-        }
-        let rest = rest.replace(ENTRY, &format!("{ENTRY}_{i}"));
-        write!(body, "namespace unit_{i} {{\n{rest}}}\n").unwrap();
-    }
-    includes + &body
-}
-
 #[test]
 fn every_kernel_compiles_for_every_named_architecture() {
     if skip_without_nvrtc() {
@@ -111,8 +94,11 @@ fn every_kernel_compiles_for_every_named_architecture() {
     let next = AtomicUsize::new(0);
     let compile_the_next = || {
         while let Some((arch, kernels)) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let cubin = compile(&grouped(kernels), *arch)
-                .unwrap_or_else(|e| panic!("{} with {kernels:?}: {e}", arch.name()));
+            let cubin = compile(
+                &grouped(kernels.iter().map(|(kernel, choice)| translation_unit(*kernel, choice))),
+                *arch,
+            )
+            .unwrap_or_else(|e| panic!("{} with {kernels:?}: {e}", arch.name()));
             assert_eq!(&cubin[..4], b"\x7fELF");
             for (i, kernel) in kernels.iter().enumerate() {
                 let name = format!("{ENTRY}_{i}\0");
@@ -133,6 +119,7 @@ fn one_kernel_compiles_as_it_is_launched() {
     if skip_without_nvrtc() {
         return;
     }
+    compile(&calibration_unit(), Arch::SM_90).unwrap();
     for kernel in [KernelKind::Latency(Op::Put), KernelKind::Rate, KernelKind::RoundTrip] {
         compile(&translation_unit(kernel, &Choice::default()), Arch::SM_90).unwrap();
     }

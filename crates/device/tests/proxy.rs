@@ -1,8 +1,11 @@
 //! mini-proxy's device code: its mirror, its descriptors, and its build for the GPUs that the project names.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod common;
+
 use std::mem::offset_of;
 
+use common::grouped;
 use device::nvrtc::{Arch, NvrtcError, compile, load};
 use device::proxy::{
     Descriptor, EnqueueArgs, Handoff, HostProducer, Producers, Progress, ProxyChannel, ProxyChoice,
@@ -137,7 +140,8 @@ fn every_kernel_compiles_for_every_named_architecture() {
             kernels.push((ProxyKernelKind::RoundTrip, choice));
         }
     }
-    let unit = proxy_translation_unit(&kernels);
+    let unit =
+        grouped(kernels.iter().map(|(kernel, choice)| proxy_translation_unit(*kernel, choice)));
     for arch in [Arch::SM_90, Arch::SM_100] {
         let cubin = compile(&unit, arch).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(&cubin[..4], b"\x7fELF");

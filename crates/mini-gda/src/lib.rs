@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use device::{choice::Choice, host::{self, Clock, Kernel}, view::*};
+//! use device::{choice::Choice, host::{self, Kernel}, view::*};
 //! use mini_gda::{Gda, GdaAttr};
 //! use rdma::{Access, Memory, Nic, soft::{Fabric, FabricAttr}};
 //!
@@ -19,7 +19,7 @@
 //! // Ten 8-byte puts by one thread; with the stepped engine the waiting thread drives the NIC.
 //! let (mut issue, mut total, mut failure) = (vec![0u64; 10], vec![0u64; 10], 0u64);
 //! let args = LatencyArgs {
-//!     qp: gda.views().as_ptr(), qps: 1, scope: QuietScope::One, bytes: 8, slots: 10, stride: 8,
+//!     qp: gda.device_views(), qps: 1, scope: QuietScope::One, bytes: 8, slots: 10, stride: 8,
 //!     warmup: 0, samples: 10, first: 1,
 //!     local: Local { address: source.address, lkey: source.lkey },
 //!     remote: Remote { address: target.address, rkey: target.rkey },
@@ -37,10 +37,12 @@
 use std::time::Duration;
 
 use device::choice::{Choice, CqKind, Transport};
-use device::host::{Clock, Relax};
+use device::clock::Clock;
+use device::cuda::CudaError;
+use device::host::Relax;
 use device::shared::Shared;
 use device::view::{AddressVector, Failure, QpState, QpView};
-use rdma::{ConnectAttr, DcTarget, Destination, Nic, QueuePair, QueuePairAttr};
+use rdma::{ConnectAttr, DcTarget, Destination, Nic, Place, Places, QueuePair, QueuePairAttr};
 
 /// A set of connected queue pairs to make.
 #[derive(Clone, Debug)]
@@ -59,6 +61,12 @@ pub struct GdaAttr {
     pub shared_doorbell: bool,
     /// Timers and retries.
     pub connect: ConnectAttr,
+    /// Where the near side's queues, records and doorbell pages are made.
+    pub queues: Places,
+    /// Where the views, and the indices that device code keeps, are made.
+    pub state: Place,
+    /// The clock that device code reads: deadlines are in its ticks.
+    pub clock: Clock,
 }
 
 impl Default for GdaAttr {
@@ -71,6 +79,9 @@ impl Default for GdaAttr {
             start: 0,
             shared_doorbell: false,
             connect: ConnectAttr::default(),
+            queues: Places::default(),
+            state: Place::Host,
+            clock: Clock::host(),
         }
     }
 }
@@ -115,6 +126,8 @@ pub struct Gda {
     // Views point into this.
     _states: Shared<QpState>,
     views: Box<[QpView]>,
+    /// The same where device code reads them.
+    device_views: Shared<QpView>,
 }
 
 // SAFETY: what isn't Send by itself are the addresses in the views. They lead to memory that this value keeps
@@ -143,6 +156,7 @@ impl Gda {
             // A collapsed CQ uses its first entry; the second shows one that is polled as the wrong kind.
             log_cq: if ring { attr.log_blocks } else { 1 },
             start: attr.start,
+            places: attr.queues.clone(),
             ..QueuePairAttr::default()
         };
         let failed = |what: &str, i: u32| {
@@ -182,33 +196,62 @@ impl Gda {
             near.connect(&near_qp, to, &attr.connect).map_err(failed("connecting", i))?;
             nears.push(near_qp);
         }
-        let address_vector = target.as_ref().map(|t| Shared::new(&[Aligned(t.address_vector())]));
-        let states = Shared::new(&vec![QpState::starting_at(attr.start, 0); nears.len()]);
+        let shared = |source: CudaError| GdaError::Nic {
+            what: "state of the queue pairs".to_owned(),
+            source: source.into(),
+        };
+        let address_vector = target
+            .as_ref()
+            .map(|t| Shared::at(&attr.state, &[Aligned(t.address_vector())]))
+            .transpose()
+            .map_err(shared)?;
+        let states = vec![QpState::starting_at(attr.start, 0); nears.len()];
+        let states = Shared::at(&attr.state, &states).map_err(shared)?;
         let first = states.as_ptr();
-        let deadline = Clock::host().ticks(attr.deadline);
-        let views = nears
+        let deadline = attr.clock.ticks(attr.deadline);
+        let views: Box<[QpView]> = nears
             .iter()
             .enumerate()
             .map(|(i, qp)| QpView {
-                sq: qp.at(qp.layout.sq),
+                sq: qp.areas.sq.ptr(),
                 log_blocks: qp.attr.log_blocks,
-                record: qp.at(qp.layout.record + 4 * wire::doorbell::RECORD_SEND).cast(),
+                record: qp
+                    .areas
+                    .record
+                    .ptr()
+                    .cast::<u32>()
+                    .wrapping_add(wire::doorbell::RECORD_SEND),
                 doorbell: qp.doorbell(),
-                cq: qp.at(qp.layout.cq),
-                cq_record: qp.at(qp.layout.cq_record).cast(),
+                cq: qp.areas.cq.ptr(),
+                cq_record: qp.areas.cq_record.ptr().cast(),
                 state: first.wrapping_add(i),
                 deadline,
                 qpn: qp.qpn,
                 log_cq: qp.attr.log_cq,
             })
             .collect();
-        Ok(Self { near: nears, far: fars, _target: target, address_vector, _states: states, views })
+        let device_views = Shared::at(&attr.state, &views).map_err(shared)?;
+        Ok(Self {
+            near: nears,
+            far: fars,
+            _target: target,
+            address_vector,
+            _states: states,
+            views,
+            device_views,
+        })
     }
 
-    /// What device code is handed, one a queue pair. Valid while this value lives.
+    /// What device code is handed, one a queue pair, for the host to look at.
     #[must_use]
     pub fn views(&self) -> &[QpView] {
         &self.views
+    }
+
+    /// The same where device code reads it. Valid while this value lives.
+    #[must_use]
+    pub fn device_views(&self) -> *const QpView {
+        self.device_views.as_ptr()
     }
 
     /// The queue pairs of the near side.

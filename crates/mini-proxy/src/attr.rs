@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use device::clock::Clock;
 use device::proxy::{Descriptor, Handoff, ProxyChoice, ProxyOp};
 use device::view::Failure;
-use rdma::{ConnectAttr, Region};
+use rdma::{ConnectAttr, Place, Region};
 
 /// Who runs the workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,12 @@ pub struct ProxyAttr {
     pub sq_start: u64,
     /// Timers and retries.
     pub connect: ConnectAttr,
+    /// Where rings and queues are made: memory that workers can follow, and producers too.
+    pub rings_in: Place,
+    /// Where the views, and the positions that producers keep, are made.
+    pub state: Place,
+    /// The clock that device code reads: deadlines are in its ticks.
+    pub clock: Clock,
 }
 
 impl Default for ProxyAttr {
@@ -84,6 +91,9 @@ impl Default for ProxyAttr {
             start: 0,
             sq_start: 0,
             connect: ConnectAttr::default(),
+            rings_in: Place::Host,
+            state: Place::Host,
+            clock: Clock::host(),
         }
     }
 }

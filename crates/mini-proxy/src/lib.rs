@@ -6,7 +6,7 @@
 //! WQE is built here: work requests go through [`rdma::post::SendQueue`].
 //!
 //! ```
-//! use device::{host::Clock, proxy::*, view::Failure};
+//! use device::proxy::*;
 //! use mini_proxy::{ChannelAttr, Proxy, ProxyAttr};
 //! use rdma::{Access, Memory, Nic, soft::{Fabric, FabricAttr}};
 //!
@@ -20,7 +20,7 @@
 //! // Ten 8-byte puts by one thread; while it waits it drives the worker and the NIC.
 //! let (mut enqueue, mut total, mut failure) = (vec![0u64; 10], vec![0u64; 10], 0u64);
 //! let args = EnqueueArgs {
-//!     ring: proxy.views().as_ptr(), rings: 1, threads: 1, channel: 0, bytes: 8, slots: 10, stride: 8,
+//!     ring: proxy.device_views(), rings: 1, threads: 1, channel: 0, bytes: 8, slots: 10, stride: 8,
 //!     warmup: 0, samples: 10, first: 1, local: local.address,
 //!     enqueue: enqueue.as_mut_ptr(), total: total.as_mut_ptr(), failure: &raw mut failure,
 //! };
@@ -47,12 +47,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use device::host::{Clock, Relax};
+use device::cuda::CudaError;
+use device::host::Relax;
 use device::proxy::{Handoff, ProxyChannel, RingState, RingView};
 use device::shared::Shared;
 use device::view::{Failure, Why};
 use rdma::post::{SendPoster, SendQueue};
-use rdma::{Access, CqKind, Destination, Memory, Nic, QueuePair, QueuePairAttr, Region};
+use rdma::{Access, CqKind, Destination, Memory, Nic, Places, QueuePair, QueuePairAttr, Region};
 
 use ring::{Consumer, RingLayout};
 use worker::{Built, Cells, Channel, Ring, Source, Worker};
@@ -98,6 +99,8 @@ pub struct Proxy {
 /// Views, and what they point into.
 struct Views {
     views: Box<[RingView]>,
+    /// The same where device code reads them.
+    device: Shared<RingView>,
     _states: Shared<RingState>,
     _channels: Shared<ProxyChannel>,
 }
@@ -126,15 +129,24 @@ impl Proxy {
         attr.check()?;
         let built = attr.choice.handoff == Handoff::ProducerCounter;
         let channels = attr.channels.len();
+        let made = |what: &str, bytes| {
+            rdma::memory(&attr.rings_in, bytes)
+                .map_err(|source| ProxyError::Nic { what: what.to_owned(), source })
+        };
+        let shared = |source: CudaError| ProxyError::Nic {
+            what: "state of the rings".to_owned(),
+            source: source.into(),
+        };
         let results = near
-            .register(&Memory::zeroed(8 * channels), Access::empty())
+            .register(&made("results of signals", 8 * channels)?, Access::empty())
             .map_err(|source| ProxyError::Nic { what: "results of signals".to_owned(), source })?;
         let result = |channel: usize| results.address + 8 * channel as u64;
         let mut pairs =
             Pairs { near: near.as_ref(), far, attr, nears: Vec::new(), fars: Vec::new() };
 
         let (mut rings, mut views) = (Vec::new(), Vec::new());
-        let states = Shared::new(&vec![RingState::starting_at(attr.start); attr.rings as usize]);
+        let states = vec![RingState::starting_at(attr.start); attr.rings as usize];
+        let states = Shared::at(&attr.state, &states).map_err(shared)?;
         let device_channels: Vec<ProxyChannel> = attr
             .channels
             .iter()
@@ -150,9 +162,9 @@ impl Proxy {
                 result_lkey: results.lkey,
             })
             .collect();
-        let device_channels = Shared::new(&device_channels);
+        let device_channels = Shared::at(&attr.state, &device_channels).map_err(shared)?;
         let requests: Arc<[_]> = attr.requests.clone().into();
-        let deadline = Clock::host().ticks(attr.deadline);
+        let deadline = attr.clock.ticks(attr.deadline);
         let blocks = 1usize << attr.log_blocks.min(15);
         let mut of_worker: Vec<Vec<Ring>> = (0..attr.workers).map(|_| Vec::new()).collect();
         let state = states.as_ptr();
@@ -164,10 +176,10 @@ impl Proxy {
                 None
             };
             let layout = RingLayout::of(log_depth);
-            let memory = Memory::zeroed(layout.bytes);
+            let memory = made("a ring", layout.bytes)?;
             let at = |offset: usize| memory.as_ptr().wrapping_add(offset);
             views.push(RingView {
-                slots: pair.as_ref().map_or(at(layout.slots), |qp| qp.at(qp.layout.sq)),
+                slots: pair.as_ref().map_or(at(layout.slots), |qp| qp.areas.sq.ptr()),
                 flags: at(layout.flags).cast(),
                 counter: at(layout.counter).cast(),
                 progress: at(layout.progress),
@@ -232,7 +244,12 @@ impl Proxy {
             cells,
             near: nears,
             far: fars,
-            views: Views { views: views.into(), _states: states, _channels: device_channels },
+            views: Views {
+                device: Shared::at(&attr.state, &views).map_err(shared)?,
+                views: views.into(),
+                _states: states,
+                _channels: device_channels,
+            },
             _rings: rings,
             _results: results,
             _regions: attr.channels.clone(),
@@ -258,10 +275,16 @@ impl Proxy {
         Ok(())
     }
 
-    /// What device code is handed, one a ring. Valid while this value lives.
+    /// What device code is handed, one a ring, for the host to look at.
     #[must_use]
     pub fn views(&self) -> &[RingView] {
         &self.views.views
+    }
+
+    /// The same where device code reads it. Valid while this value lives.
+    #[must_use]
+    pub fn device_views(&self) -> *const RingView {
+        self.views.device.as_ptr()
     }
 
     /// The near side's queue pairs: by worker, then by channel; with [`Handoff::ProducerCounter`] by ring.
@@ -370,6 +393,8 @@ impl Pairs<'_> {
                 cq_kind: CqKind::Ring,
                 log_cq: self.attr.log_blocks,
                 start,
+                // The worker follows them, and so does a producer that builds WQEs.
+                places: Places::all(&self.attr.rings_in),
                 ..QueuePairAttr::default()
             })
             .map_err(failed("near queue pair"))?;

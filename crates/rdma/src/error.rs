@@ -3,7 +3,7 @@
 use crate::CqKind;
 
 /// A NIC, or a request to it, failed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Bytes outside of a region.
@@ -60,6 +60,9 @@ pub enum Error {
     /// No memory for a queue pair's queues.
     #[error("a queue pair's queues need memory: {0}")]
     Memory(#[from] softnic::OutOfMemory),
+    /// The GPU, or its memory, can't be had.
+    #[error(transparent)]
+    Cuda(#[from] device::cuda::CudaError),
     /// A poster on a queue pair that it can't serve.
     #[error("posting to queue pair {qpn:#x} from the CPU needs {what}")]
     PosterNeeds {

@@ -5,13 +5,16 @@
 //! software ConnectX) is not known on the other side of this interface. What is posted, and when, stays out.
 
 mod error;
+mod memory;
 pub mod post;
 mod queue;
 pub mod select;
 pub mod soft;
 
+pub use device::cuda::Place;
 pub use error::Error;
-pub use queue::{CqKind, Layout, QueuePair, QueuePairAttr, Transport};
+pub use memory::memory;
+pub use queue::{Area, Areas, CqKind, Places, QueuePair, QueuePairAttr, Transport};
 pub use softnic::{Access, Memory, OutOfMemory};
 
 use std::any::Any;
@@ -186,6 +189,18 @@ pub trait Nic: Send + Sync {
     /// # Errors
     /// No room, or the NIC is gone.
     fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error>;
+
+    /// What it saw its clients do wrong, in words.
+    ///
+    /// # Errors
+    /// The NIC is gone.
+    fn findings(&self) -> Result<Vec<String>, Error>;
+
+    /// WQEs that it has completed as a requester, so far.
+    ///
+    /// # Errors
+    /// The NIC is gone.
+    fn completed(&self) -> Result<u64, Error>;
 
     /// Why a queue pair went to error: the first cause, in words, if the NIC knows.
     fn cause(&self, qpn: u32) -> Option<String>;

@@ -275,13 +275,16 @@ impl SendPoster {
     /// A poster on a connected RC queue pair that nobody else posts to.
     ///
     /// # Errors
-    /// [`Error::PosterNeeds`]: not RC, or a collapsed CQ.
+    /// [`Error::PosterNeeds`]: not RC, a collapsed CQ, or queues in memory that isn't mapped.
     pub fn new(qp: Arc<QueuePair>) -> Result<Self, Error> {
         if qp.attr.transport != Transport::Rc {
             return Err(Error::PosterNeeds { qpn: qp.qpn, what: "an RC queue pair" });
         }
         if qp.attr.cq_kind != CqKind::Ring {
             return Err(Error::PosterNeeds { qpn: qp.qpn, what: "a ring CQ" });
+        }
+        if !qp.areas.are_mapped() || !qp.doorbell_page.is_mapped() {
+            return Err(Error::PosterNeeds { qpn: qp.qpn, what: "queues that the CPU can follow" });
         }
         let blocks = 1usize << qp.attr.log_blocks;
         let start = qp.attr.start;
@@ -303,11 +306,11 @@ impl SendPoster {
 
     /// The words of a WQE's one block.
     fn slot(&self, block: u64) -> &[AtomicU64; WQEBB / 8] {
-        let at = self.qp.layout.sq + (block & self.mask) as usize * WQEBB;
-        assert!(at + WQEBB <= self.qp.memory.len() && at.is_multiple_of(8));
-        // SAFETY: in bounds and aligned (the memory's base is page-aligned), it lives as long as `self`, and
-        // all access to it is atomic.
-        unsafe { &*self.qp.memory.as_ptr().add(at).cast() }
+        let at = (block & self.mask) as usize * WQEBB;
+        let sq = &self.qp.areas.sq;
+        assert!(at + WQEBB <= sq.len() && sq.is_mapped() && sq.ptr().cast::<u64>().is_aligned());
+        // SAFETY: mapped, in bounds and aligned, it lives as long as `self`, and all access to it is atomic.
+        unsafe { &*sq.ptr().add(at).cast() }
     }
 
     fn ring(&self) {
@@ -321,7 +324,7 @@ impl SendPoster {
 pub fn ring(qp: &QueuePair, producer: u64) {
     // wqe before record
     let word = u32::from_ne_bytes(record(producer).to_bytes());
-    qp.memory.half(qp.layout.record + 4 * RECORD_SEND).store(word, Release);
+    qp.areas.record.half(4 * RECORD_SEND).store(word, Release);
     // record before doorbell
     let value: [u8; 8] = zerocopy::transmute!(Doorbell::next_free(qp.qpn, producer));
     qp.doorbell_page.word(UAR_SEND).store(u64::from_ne_bytes(value), Release);
@@ -331,9 +334,9 @@ pub fn ring(qp: &QueuePair, producer: u64) {
 #[must_use]
 pub fn look(qp: &QueuePair, next: u64) -> Option<Completion> {
     let log = qp.attr.log_cq;
-    let entry = qp.layout.cq + (next as usize & ((1 << log) - 1)) * 64;
+    let entry = (next as usize & ((1 << log) - 1)) * 64;
     // completion before use
-    let tail = u64::from_be(qp.memory.word(entry + 56).load(Acquire));
+    let tail = u64::from_be(qp.areas.cq.word(entry + 56).load(Acquire));
     let op_own = tail as u8;
     if op_own >> 4 == 15 || u64::from(op_own & 1) != next >> log & 1 {
         return None;
@@ -341,7 +344,7 @@ pub fn look(qp: &QueuePair, next: u64) -> Option<Completion> {
     let ended = match op_own >> 4 {
         0 => Ended::Done,
         13 | 14 => {
-            let syndromes = u64::from_be(qp.memory.word(entry + 48).load(Relaxed));
+            let syndromes = u64::from_be(qp.areas.cq.word(entry + 48).load(Relaxed));
             Ended::Failed { syndrome: syndromes as u8, vendor: (syndromes >> 8) as u8 }
         }
         _ => Ended::Unknown { op_own },
@@ -353,7 +356,7 @@ pub fn look(qp: &QueuePair, next: u64) -> Option<Completion> {
 /// Tells the NIC that the entries of a send ring CQ before `next` have been read.
 pub fn consumed(qp: &QueuePair, next: u64) {
     let value = (next as u32 & wire::NUMBER_MASK).to_be();
-    qp.memory.half(qp.layout.cq_record + 4 * RECORD_CQ_CONSUMER).store(value, Release);
+    qp.areas.cq_record.half(4 * RECORD_CQ_CONSUMER).store(value, Release);
 }
 
 impl SendQueue for SendPoster {
@@ -443,6 +446,9 @@ impl ReceivePoster {
             .attr
             .log_receives
             .ok_or(Error::PosterNeeds { qpn: qp.qpn, what: "a receive queue" })?;
+        if !qp.areas.are_mapped() {
+            return Err(Error::PosterNeeds { qpn: qp.qpn, what: "queues that the CPU can follow" });
+        }
         Ok(Self { qp, log, head: 0, consumer: 0 })
     }
 
@@ -453,28 +459,28 @@ impl ReceivePoster {
             return;
         }
         while self.head - self.consumer < depth {
-            let at = self.qp.layout.rq + (self.head & (depth - 1)) as usize * 16;
+            let at = (self.head & (depth - 1)) as usize * 16;
             let (words, _) = Data::TERMINATOR.as_bytes().as_chunks::<8>();
             for (i, word) in words.iter().enumerate() {
-                self.qp.memory.word(at + 8 * i).store(u64::from_ne_bytes(*word), Relaxed);
+                self.qp.areas.rq.word(at + 8 * i).store(u64::from_ne_bytes(*word), Relaxed);
             }
             self.head += 1;
         }
         let producer = u32::from_ne_bytes(record(self.head).to_bytes());
-        let word = self.qp.layout.record + 4 * wire::doorbell::RECORD_RECEIVE;
-        self.qp.memory.half(word).store(producer, Release);
+        let word = 4 * wire::doorbell::RECORD_RECEIVE;
+        self.qp.areas.record.half(word).store(producer, Release);
     }
 
     /// The next message, if one has come.
     pub fn poll(&mut self) -> Option<Received> {
         let (qp, next) = (&self.qp, self.consumer);
-        let entry = qp.layout.recv_cq + (next as usize & ((1 << self.log) - 1)) * 64;
-        let tail = u64::from_be(qp.memory.word(entry + 56).load(Acquire));
+        let entry = (next as usize & ((1 << self.log) - 1)) * 64;
+        let tail = u64::from_be(qp.areas.recv_cq.word(entry + 56).load(Acquire));
         let op_own = tail as u8;
         if op_own >> 4 == 15 || u64::from(op_own & 1) != next >> self.log & 1 {
             return None;
         }
-        let word = |at: usize| u64::from_be(qp.memory.word(entry + at).load(Relaxed));
+        let word = |at: usize| u64::from_be(qp.areas.recv_cq.word(entry + at).load(Relaxed));
         let (imm, ended) = match op_own >> 4 {
             1 | 3 => (Some(word(32) as u32), Ended::Done),
             2 => (None, Ended::Done),
@@ -487,8 +493,7 @@ impl ReceivePoster {
         let bytes = word(40) as u32;
         self.consumer += 1;
         let value = (self.consumer as u32 & wire::NUMBER_MASK).to_be();
-        let record = qp.layout.recv_cq_record + 4 * RECORD_CQ_CONSUMER;
-        qp.memory.half(record).store(value, Release);
+        qp.areas.recv_cq_record.half(4 * RECORD_CQ_CONSUMER).store(value, Release);
         Some(Received { imm, bytes, ended })
     }
 }

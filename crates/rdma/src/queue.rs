@@ -1,10 +1,13 @@
 //! Queue pairs: what is asked for, and where its memory lies.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use softnic::Memory;
+use device::cuda::Place;
+use softnic::{DmaBuf, Memory, OutOfBounds, OutOfMemory};
 
-use crate::Owner;
+use crate::memory::memory;
+use crate::{Error, Owner};
 
 /// The transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,32 @@ pub enum CqKind {
     Collapsed,
 }
 
+/// Where a queue pair's memory is made; host memory that no GPU reaches, unless said.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Send queue, and receive queue.
+    pub sq: Place,
+    /// Doorbell record and consumer records.
+    pub record: Place,
+    /// Completion queues.
+    pub cq: Place,
+    /// Doorbell page.
+    pub doorbell: Place,
+}
+
+impl Places {
+    /// All in one place.
+    #[must_use]
+    pub fn all(place: &Place) -> Self {
+        Self {
+            sq: place.clone(),
+            record: place.clone(),
+            cq: place.clone(),
+            doorbell: place.clone(),
+        }
+    }
+}
+
 /// A queue pair to make.
 #[derive(Clone, Debug)]
 pub struct QueuePairAttr {
@@ -41,6 +70,8 @@ pub struct QueuePairAttr {
     pub start: u64,
     /// Doorbell page to share; a page of its own if none.
     pub doorbell_page: Option<Arc<Memory>>,
+    /// Where its memory is made.
+    pub places: Places,
 }
 
 impl Default for QueuePairAttr {
@@ -53,43 +84,149 @@ impl Default for QueuePairAttr {
             log_receives: None,
             start: 0,
             doorbell_page: None,
+            places: Places::default(),
         }
     }
 }
 
-/// Offsets in a queue pair's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Send queue.
-    pub sq: usize,
-    /// Send CQ.
-    pub cq: usize,
-    /// Receive queue.
-    pub rq: usize,
-    /// Receive CQ.
-    pub recv_cq: usize,
-    /// Doorbell record: receive producer, send producer.
-    pub record: usize,
-    /// Send CQ's record: consumer, arm.
-    pub cq_record: usize,
-    /// Receive CQ's record.
-    pub recv_cq_record: usize,
-    /// Bytes in all.
-    pub bytes: usize,
+/// A stretch of memory that a queue lies in.
+#[derive(Clone, Debug)]
+pub struct Area {
+    memory: Arc<Memory>,
+    offset: usize,
+    bytes: usize,
 }
 
-impl Layout {
-    pub(crate) fn of(attr: &QueuePairAttr) -> Self {
-        let sq = 0;
-        let cq = sq + (64 << attr.log_blocks);
-        let rq = cq + (64 << attr.log_cq);
-        let receives = attr.log_receives.map_or(0, |log| 1usize << log);
-        let recv_cq = (rq + 16 * receives).next_multiple_of(64);
-        // Each record on a cache line of its own: the two sides that write them never wait for each other.
-        let record = recv_cq + 64 * receives;
-        let (cq_record, recv_cq_record) = (record + 64, record + 128);
-        Self { sq, cq, rq, recv_cq, record, cq_record, recv_cq_record, bytes: record + 192 }
+impl Area {
+    /// Its address as device code uses it.
+    #[must_use]
+    pub fn ptr(&self) -> *mut u8 {
+        self.memory.as_ptr().wrapping_add(self.offset)
     }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Whether this process can follow its address.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.memory.is_mapped()
+    }
+
+    /// As a NIC sees it.
+    ///
+    /// # Errors
+    /// Never, for an area of [`areas`](Areas).
+    pub fn dma(&self) -> Result<DmaBuf, OutOfBounds> {
+        self.memory.dma().slice(self.offset, self.bytes)
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// They don't lie in it.
+    pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.dma()?.read(at, out)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// They don't lie in it.
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.dma()?.write(at, bytes)
+    }
+
+    /// The aligned 8 bytes at `at`.
+    ///
+    /// # Panics
+    /// If they are unaligned, out of bounds, or in memory that isn't mapped.
+    #[must_use]
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at + 8 <= self.bytes, "word at {at} of {}", self.bytes);
+        self.memory.word(self.offset + at)
+    }
+
+    /// The aligned 4 bytes at `at`.
+    ///
+    /// # Panics
+    /// As [`word`](Self::word).
+    #[must_use]
+    pub fn half(&self, at: usize) -> &AtomicU32 {
+        assert!(at + 4 <= self.bytes, "half at {at} of {}", self.bytes);
+        self.memory.half(self.offset + at)
+    }
+}
+
+/// The memory of a queue pair's queues, CQs and records.
+#[derive(Clone, Debug)]
+pub struct Areas {
+    /// Send queue.
+    pub sq: Area,
+    /// Send CQ.
+    pub cq: Area,
+    /// Receive queue; empty without one.
+    pub rq: Area,
+    /// Receive CQ; empty without a receive queue.
+    pub recv_cq: Area,
+    /// Doorbell record: receive producer, send producer.
+    pub record: Area,
+    /// Send CQ's record: consumer, arm.
+    pub cq_record: Area,
+    /// Receive CQ's record.
+    pub recv_cq_record: Area,
+}
+
+impl Areas {
+    /// Made as `attr` asks, zeroed, with CQs that look empty.
+    pub(crate) fn of(attr: &QueuePairAttr) -> Result<Self, Error> {
+        let receives = attr.log_receives.map_or(0, |log| 1usize << log);
+        let (sq, cq, rq) = (64 << attr.log_blocks, 64 << attr.log_cq, 16 * receives);
+        let places = &attr.places;
+        // Each record on a cache line of its own: the two sides that write them never wait for each other.
+        let [sq, rq] = split(&places.sq, [sq, rq])?;
+        let [cq, recv_cq] = split(&places.cq, [cq, 64 * receives])?;
+        let [record, cq_record, recv_cq_record] = split(&places.record, [8; 3])?;
+        // Opcode 15, owner 1: a zeroed CQ would look full of completions.
+        for entries in [&cq, &recv_cq] {
+            entries
+                .write(0, &vec![0xff; entries.len()])
+                .map_err(|_| Error::Memory(OutOfMemory { len: entries.len() }))?;
+        }
+        Ok(Self { sq, cq, rq, recv_cq, record, cq_record, recv_cq_record })
+    }
+
+    /// Whether this process can follow all of their addresses.
+    #[must_use]
+    pub fn are_mapped(&self) -> bool {
+        [&self.sq, &self.cq, &self.record].iter().all(|area| area.is_mapped())
+    }
+}
+
+/// Areas of these lengths in one allocation, each from a cache line on.
+fn split<const N: usize>(place: &Place, lengths: [usize; N]) -> Result<[Area; N], Error> {
+    let mut at = 0;
+    let offsets = lengths.map(|bytes| {
+        let offset = at;
+        at += bytes.next_multiple_of(64);
+        offset
+    });
+    let memory = memory(place, at)?;
+    let mut offsets = offsets.into_iter();
+    Ok(lengths.map(|bytes| Area {
+        memory: Arc::clone(&memory),
+        offset: offsets.next().unwrap_or(0),
+        bytes,
+    }))
 }
 
 /// A queue pair. Dropping it destroys it, and its CQs and doorbell page with it.
@@ -99,9 +236,7 @@ pub struct QueuePair {
     /// What was asked for.
     pub attr: QueuePairAttr,
     /// Queues, CQs and records.
-    pub memory: Arc<Memory>,
-    /// Where in it.
-    pub layout: Layout,
+    pub areas: Areas,
     /// The doorbell page.
     pub doorbell_page: Arc<Memory>,
     /// Destroys the NIC's objects.
@@ -109,14 +244,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// Address of a byte of the queues' memory.
-    #[must_use]
-    pub fn at(&self, offset: usize) -> *mut u8 {
-        debug_assert!(offset < self.layout.bytes);
-        self.memory.as_ptr().wrapping_add(offset)
-    }
-
-    /// The doorbell register.
+    /// The doorbell register, as device code uses it.
     #[must_use]
     pub fn doorbell(&self) -> *mut u64 {
         self.doorbell_page.as_ptr().wrapping_add(wire::doorbell::UAR_SEND).cast()

@@ -9,8 +9,8 @@ use softnic::{
 };
 
 use crate::{
-    ConnectAttr, CqKind, DcTarget, Destination, Error, Layout, Nic, QueuePair, QueuePairAttr,
-    Region, Transport,
+    Area, Areas, ConnectAttr, CqKind, DcTarget, Destination, Error, Nic, QueuePair, QueuePairAttr,
+    Region, Transport, memory,
 };
 
 /// Who runs the NICs.
@@ -219,34 +219,23 @@ impl Nic for SoftNic {
 
     fn create_queue_pair(&self, attr: &QueuePairAttr) -> Result<QueuePair, Error> {
         check(attr)?;
-        let layout = Layout::of(attr);
-        let memory = Memory::try_zeroed(layout.bytes)?;
+        let areas = Areas::of(attr)?;
         let page = match &attr.doorbell_page {
             Some(page) => Arc::clone(page),
-            None => Memory::try_zeroed(wire::doorbell::UAR_PAGE)?,
+            None => memory(&attr.places.doorbell, wire::doorbell::UAR_PAGE)?,
         };
-        let part = |offset: usize, bytes: usize| {
-            memory.dma().slice(offset, bytes).map_err(|_| {
+        let part = |area: &Area| {
+            area.dma().map_err(|_| {
                 creating("queue memory")(CreateError::Range {
-                    what: "queue layout",
-                    max: layout.bytes as u64,
+                    what: "queue",
+                    max: area.len() as u64,
                 })
             })
         };
-        // Opcode 15, owner 1: a zeroed CQ would look full of completions.
-        let fill = |offset: usize, entries: usize| {
-            for at in (offset..offset + 64 * entries).step_by(8) {
-                memory.word(at).store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
-            }
-        };
-        fill(layout.cq, 1 << attr.log_cq);
-        let receives = attr.log_receives.map_or(0, |log| 1usize << log);
-        fill(layout.recv_cq, receives);
-
         let cq_attr = CqAttr {
-            ring: part(layout.cq, 64 << attr.log_cq)?,
+            ring: part(&areas.cq)?,
             log_size: attr.log_cq,
-            record: part(layout.cq_record, 8)?,
+            record: part(&areas.cq_record)?,
             collapsed: attr.cq_kind == CqKind::Collapsed,
             ignore_overrun: attr.cq_kind == CqKind::Collapsed,
         };
@@ -256,15 +245,15 @@ impl Nic for SoftNic {
         let mut rq = None;
         if let Some(log) = attr.log_receives {
             let cq_attr = CqAttr {
-                ring: part(layout.recv_cq, 64 << log)?,
+                ring: part(&areas.recv_cq)?,
                 log_size: log,
-                record: part(layout.recv_cq_record, 8)?,
+                record: part(&areas.recv_cq_record)?,
                 collapsed: false,
                 ignore_overrun: false,
             };
             recv_cq = self.make("receive completion queue", move |nic| nic.create_cq(cq_attr))?;
             objects.made.push(Object::Cq(recv_cq));
-            rq = Some(RqAttr { ring: part(layout.rq, 16 << log)?, log_wqes: log, log_stride: 4 });
+            rq = Some(RqAttr { ring: part(&areas.rq)?, log_wqes: log, log_stride: 4 });
         }
         let page_dma = page.dma();
         let uar = self.make("doorbell page", move |nic| nic.alloc_uar(page_dma))?;
@@ -277,10 +266,10 @@ impl Nic for SoftNic {
             },
             send_cq,
             recv_cq,
-            sq: part(layout.sq, 64 << attr.log_blocks)?,
+            sq: part(&areas.sq)?,
             log_sq_blocks: attr.log_blocks,
             rq,
-            record: Some(part(layout.record, 8)?),
+            record: Some(part(&areas.record)?),
             uar,
             max_rd_atomic: 16,
             sq_start: attr.start,
@@ -290,8 +279,7 @@ impl Nic for SoftNic {
         Ok(QueuePair {
             qpn: qpn.0,
             attr: attr.clone(),
-            memory,
-            layout,
+            areas,
             doorbell_page: page,
             _owner: Box::new(objects),
         })
@@ -354,6 +342,14 @@ impl Nic for SoftNic {
         let dctn = self.make("DC target", move |nic| nic.create_dct(attr))?;
         objects.made.push(Object::Dct(dctn));
         Ok(DcTarget { nic: self.id, number: dctn.0, key, _owner: Box::new(objects) })
+    }
+
+    fn findings(&self) -> Result<Vec<String>, Error> {
+        Ok(Self::findings(self)?.iter().map(ToString::to_string).collect())
+    }
+
+    fn completed(&self) -> Result<u64, Error> {
+        Ok(self.counters()?.completed)
     }
 
     fn cause(&self, qpn: u32) -> Option<String> {

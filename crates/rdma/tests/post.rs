@@ -127,11 +127,11 @@ fn requests_become_the_bytes_that_the_formats_room_builds() {
         build(&mut wqe);
         assert_eq!(rig.poster.post(&[SendWr { wr_id: 0, op, signaled, fence }]), Ok(1));
         let mut seen = [0u8; 64];
-        qp.memory.read(qp.layout.sq + (index as usize & 15) * 64, &mut seen).unwrap();
+        qp.areas.sq.read((index as usize & 15) * 64, &mut seen).unwrap();
         let (due, rest) = seen.split_at(wqe.bytes().len());
         assert_eq!(due, wqe.bytes(), "{op:?}");
         assert!(rest.iter().all(|byte| *byte == 0), "{op:?}");
-        let record = qp.memory.half(qp.layout.record + 4).load(Relaxed);
+        let record = qp.areas.record.half(4).load(Relaxed);
         assert_eq!(u32::from_be(record), (index + 1) as u32 & 0xffff);
     }
 }

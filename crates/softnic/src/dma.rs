@@ -1,6 +1,5 @@
 //! Client memory, reached by word-wise atomics or by copies and never by a Rust reference.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -8,23 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::copy::{load, store};
-
-/// Memory that only copies reach, such as a GPU's.
-///
-/// Implementations are called from the engine's thread, inside `step`, and must not block for long. Offsets
-/// are in bytes; the engine never asks for bytes past [`len`](Self::len).
-pub trait CopiedMemory: Send + Sync {
-    /// Bytes in the region.
-    fn len(&self) -> usize;
-    /// Whether the region has no bytes.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Copies `out.len()` bytes at `offset` out of the region.
-    fn read(&self, offset: usize, out: &mut [u8]);
-    /// Copies `bytes` into the region at `offset`, in ascending order of addresses.
-    fn write(&self, offset: usize, bytes: &[u8]);
-}
+use crate::memory::{CopiedMemory, Memory};
 
 /// An access past a buffer's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,139 +19,6 @@ pub struct OutOfBounds {
     pub len: usize,
     /// Bytes in the buffer.
     pub size: usize,
-}
-
-/// Memory that can't be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes of memory can't be had")]
-pub struct OutOfMemory {
-    /// Bytes that were asked for.
-    pub len: usize,
-}
-
-/// Page-aligned, zeroed memory shared between a client and the NIC: every access is atomic, so that both may
-/// touch it at any moment.
-pub struct Memory {
-    base: NonNull<u8>,
-    len: usize,
-    /// What was allocated: `len` bytes, rounded up to pages.
-    layout: Layout,
-}
-
-// SAFETY: the allocation is owned by this value and all access to it goes through atomics.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-const PAGE: usize = 4096;
-
-impl Memory {
-    /// `len` zero bytes (at least one page is allocated), for lengths that the code itself chooses.
-    ///
-    /// # Panics
-    /// If they can't be had. Lengths that come from input go through [`try_zeroed`](Self::try_zeroed).
-    #[must_use]
-    pub fn zeroed(len: usize) -> Arc<Self> {
-        #[allow(clippy::panic, reason = "documented; `try_zeroed` is the way that doesn't")]
-        Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// `len` zero bytes (at least one page is allocated).
-    ///
-    /// # Errors
-    /// [`OutOfMemory`], also for a length that no allocation can have.
-    pub fn try_zeroed(len: usize) -> Result<Arc<Self>, OutOfMemory> {
-        let layout = len
-            .max(1)
-            .checked_next_multiple_of(PAGE)
-            .and_then(|size| Layout::from_size_align(size, PAGE).ok())
-            .ok_or(OutOfMemory { len })?;
-        // SAFETY: the layout's size is not zero.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { len })?;
-        Ok(Arc::new(Self { base, len, layout }))
-    }
-
-    /// Whether `bytes` bytes at `offset` lie in it and are aligned to their size.
-    fn holds(&self, offset: usize, bytes: usize) -> bool {
-        offset.is_multiple_of(bytes) && offset.checked_add(bytes).is_some_and(|end| end <= self.len)
-    }
-
-    /// Bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first byte, for clients that store through pointers.
-    #[must_use]
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-
-    /// The whole of it as the NIC sees it.
-    #[must_use]
-    pub fn dma(self: &Arc<Self>) -> DmaBuf {
-        DmaBuf {
-            kind: Kind::Mapped { base: self.base, len: self.len, _keep: Some(Arc::clone(self)) },
-        }
-    }
-
-    /// Copies bytes in, word-wise.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`].
-    pub fn write(self: &Arc<Self>, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        self.dma().write(offset, bytes)
-    }
-
-    /// Copies bytes out, word-wise.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`].
-    pub fn read(self: &Arc<Self>, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        self.dma().read(offset, out)
-    }
-
-    /// The aligned 8 bytes at `offset`.
-    ///
-    /// # Panics
-    /// If they are unaligned or out of bounds.
-    #[must_use]
-    pub fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(self.holds(offset, 8), "word at {offset} of {}", self.len);
-        // SAFETY: in bounds and aligned (the base is page-aligned); all access is atomic.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
-    }
-
-    /// The aligned 4 bytes at `offset`.
-    ///
-    /// # Panics
-    /// If they are unaligned or out of bounds.
-    #[must_use]
-    pub fn half(&self, offset: usize) -> &AtomicU32 {
-        assert!(self.holds(offset, 4), "half at {offset} of {}", self.len);
-        // SAFETY: in bounds and aligned (the base is page-aligned); all access is atomic.
-        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
-    }
-}
-
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:p} + {}", self.base, self.len)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `try_zeroed` with this very layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
 }
 
 /// A stretch of client memory: the NIC's only way to it.
@@ -280,6 +130,12 @@ impl DmaBuf {
     #[must_use]
     pub unsafe fn mapped(base: NonNull<u8>, len: usize) -> Self {
         Self { kind: Kind::Mapped { base, len, _keep: None } }
+    }
+
+    /// Memory that is mapped as long as it lives.
+    pub(crate) fn of(base: NonNull<u8>, memory: Arc<Memory>) -> Self {
+        let len = memory.len();
+        Self { kind: Kind::Mapped { base, len, _keep: Some(memory) } }
     }
 
     /// Memory reached by copies.
@@ -555,48 +411,6 @@ impl DmaBuf {
                 }
                 Ok(old)
             }
-        }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use std::panic::catch_unwind;
-
-    use super::*;
-
-    #[test]
-    fn a_length_that_no_allocation_can_have_is_told() {
-        // Past what rounds up to pages, past what an allocation may be, and past any address space.
-        for len in [usize::MAX, usize::MAX - PAGE + 2, isize::MAX as usize, 1 << 60] {
-            assert_eq!(Memory::try_zeroed(len).map(drop), Err(OutOfMemory { len }));
-        }
-    }
-
-    #[test]
-    fn memory_has_the_length_that_was_asked_for() {
-        for len in [0, 1, 8, PAGE - 1, PAGE, PAGE + 1] {
-            let memory = Memory::try_zeroed(len).unwrap();
-            assert_eq!((memory.len(), memory.is_empty()), (len, len == 0));
-            let mut bytes = vec![1; len];
-            memory.read(0, &mut bytes).unwrap();
-            assert!(bytes.iter().all(|byte| *byte == 0));
-            assert!(memory.read(1, &mut bytes).is_err() || len == 0);
-        }
-    }
-
-    #[test]
-    fn a_word_that_is_not_inside_is_not_given() {
-        let memory = Memory::zeroed(16);
-        assert_eq!(memory.word(8).load(Ordering::Relaxed), 0);
-        for offset in [1, 4, 9, 16, 24, usize::MAX - 7, usize::MAX] {
-            let word = catch_unwind(|| memory.word(offset).load(Ordering::Relaxed));
-            assert!(word.is_err(), "word at {offset}");
-        }
-        for offset in [2, 13, 16, usize::MAX - 3, usize::MAX] {
-            let half = catch_unwind(|| memory.half(offset).load(Ordering::Relaxed));
-            assert!(half.is_err(), "half at {offset}");
         }
     }
 }

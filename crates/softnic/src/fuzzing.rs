@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use wire::doorbell::{UAR_BLUEFLAME_STRIDE, UAR_SEND};
 
 use crate::config::{Caps, CqAttr, DctAttr, MrAttr, NicConfig, QpAttr, QpKind, Qpn, RqAttr};
-use crate::dma::Memory;
 use crate::fault::Faults;
 use crate::link::{LinkAttr, link};
+use crate::memory::Memory;
 use crate::mr::{Access, MrKeys};
 use crate::nic::Nic;
 use crate::qp::Modify;

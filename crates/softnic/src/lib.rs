@@ -26,6 +26,7 @@ mod finding;
 #[doc(hidden)]
 pub mod fuzzing;
 mod link;
+mod memory;
 mod mr;
 mod nic;
 mod pace;
@@ -46,13 +47,14 @@ pub use check::{Cause, Check};
 pub use config::{
     Caps, CqAttr, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, RqAttr, UarId,
 };
-pub use dma::{CopiedMemory, DmaBuf, Memory, OutOfBounds, OutOfMemory};
+pub use dma::{DmaBuf, OutOfBounds};
 pub use driver::{Clock, EngineGone, EngineOptions, SoftNics};
 pub use engine::Step;
 pub use error::{CreateError, DestroyError, ModifyError};
 pub use fault::{FailWqe, Faults};
 pub use finding::{Finding, FindingKind};
 pub use link::{LinkAttr, LinkEnd, link};
+pub use memory::{CopiedMemory, Memory, OutOfMemory};
 pub use mr::{Access, MrKeys};
 pub use nic::{Counters, Nic};
 pub use profile::Profile;

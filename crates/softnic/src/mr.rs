@@ -151,7 +151,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dma::Memory;
+    use crate::memory::Memory;
 
     fn region(iova: u64, length: u64) -> Region {
         let memory = Memory::zeroed(length as usize).dma();

@@ -1,6 +1,7 @@
 //! The data files that crates/wire is held to as well.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use device::source::ENTRY;
 use serde_json::Value;
 
 /// A file of crates/wire's test data.
@@ -51,4 +52,23 @@ pub fn segments(entry: &Value) -> Vec<(&str, &Value)> {
             (kind.as_str(), fields)
         })
         .collect()
+}
+
+/// One translation unit of several: the headers are read once, and kernel `i` is `ENTRY_i`.
+pub fn grouped(units: impl IntoIterator<Item = String>) -> String {
+    let (mut includes, mut body) = (String::new(), String::new());
+    for (i, unit) in units.into_iter().enumerate() {
+        let (head, rest): (Vec<&str>, Vec<&str>) =
+            unit.lines().partition(|line| line.starts_with("#include "));
+        for include in head {
+            if !includes.lines().any(|line| line == include) {
+                includes += &format!("{include}\n");
+            }
+        }
+        let rest = rest.join("\n");
+        assert_eq!(rest.matches(ENTRY).count(), 1, "{unit}");
+        let rest = rest.replace(ENTRY, &format!("{ENTRY}_{i}"));
+        body += &format!("namespace unit_{i} {{\n{rest}\n}}\n");
+    }
+    includes + &body
 }
