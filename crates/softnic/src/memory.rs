@@ -203,7 +203,7 @@ impl Drop for Memory {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::panic::catch_unwind;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
@@ -253,7 +253,8 @@ mod tests {
         memory.read(9, &mut out).unwrap();
         assert_eq!((out, memory.as_ptr()), ([1, 2, 3], address.as_ptr()));
         assert!(memory.write(30, &out).is_err());
-        assert!(catch_unwind(|| memory.word(8).load(Ordering::Relaxed)).is_err());
+        let word = AssertUnwindSafe(|| memory.word(8).load(Ordering::Relaxed));
+        assert!(catch_unwind(word).is_err());
     }
 
     #[test]
@@ -278,11 +279,13 @@ mod tests {
         let memory = Memory::zeroed(16);
         assert_eq!(memory.word(8).load(Ordering::Relaxed), 0);
         for offset in [1, 4, 9, 16, 24, usize::MAX - 7, usize::MAX] {
-            let word = catch_unwind(|| memory.word(offset).load(Ordering::Relaxed));
+            let word =
+                catch_unwind(AssertUnwindSafe(|| memory.word(offset).load(Ordering::Relaxed)));
             assert!(word.is_err(), "word at {offset}");
         }
         for offset in [2, 13, 16, usize::MAX - 3, usize::MAX] {
-            let half = catch_unwind(|| memory.half(offset).load(Ordering::Relaxed));
+            let half =
+                catch_unwind(AssertUnwindSafe(|| memory.half(offset).load(Ordering::Relaxed)));
             assert!(half.is_err(), "half at {offset}");
         }
     }
