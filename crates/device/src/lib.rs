@@ -9,6 +9,7 @@ pub mod clock;
 pub mod cuda;
 pub mod host;
 pub mod loaded;
+pub mod nic;
 pub mod nvrtc;
 #[cfg(feature = "program")]
 pub mod program;

@@ -1,6 +1,7 @@
 //! The device code's source, embedded, and the translation units that instantiate it.
 
 use crate::choice::Choice;
+use crate::nic::Scope;
 use crate::proxy::{ProxyChoice, ProxyOp};
 use crate::view::Op;
 
@@ -29,6 +30,11 @@ headers![
     "kernels/round_trip.hpp",
     "kernels/proxy.hpp",
     "kernels/loaded.hpp",
+    "nic_lanes.hpp",
+    "nic_types.hpp",
+    "nic_general.hpp",
+    "nic.hpp",
+    "kernels/nic.hpp",
 ];
 
 /// Which kernel a translation unit holds.
@@ -94,6 +100,17 @@ pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
 #[must_use]
 pub fn calibration_unit() -> String {
     unit("clocks", "CalibrateArgs", "", "gic::kernels::calibrate(a);")
+}
+
+/// The translation unit of the NIC engine: a block of [`BLOCK`](crate::nic::BLOCK) threads a warp. What it places is
+/// seen by this GPU's threads, or by everybody.
+#[must_use]
+pub fn nic_unit(scope: Scope) -> String {
+    let scope = match scope {
+        Scope::Gpu => "gpu",
+        Scope::System => "system",
+    };
+    unit("nic", "NicArgs", "", &format!("gic::kernels::nic_engine<gic::Scope::{scope}>(a);"))
 }
 
 /// Which kernel of the proxied path.
