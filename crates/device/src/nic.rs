@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 unsafe extern "C" {
     fn gic_host_nic_step(tables: *const Tables, warp: u32, budget: u32) -> u32;
     safe fn gic_host_nic_syndrome(check: u32) -> u32;
+    #[cfg(test)]
     fn gic_host_nic_layouts(values: *const u64, count: u32) -> bool;
 }
 

@@ -71,6 +71,23 @@ pub enum Error {
         /// What it has to be.
         what: &'static str,
     },
+    /// Memory that the NIC's engine can't follow.
+    #[error(
+        "the {what} lies in memory that this NIC's engine doesn't reach: an engine on a GPU needs GPU memory or \
+         pinned memory, one in this process anything but GPU memory"
+    )]
+    Unreachable {
+        /// What it is for.
+        what: &'static str,
+    },
+    /// The NIC's engine runs on a GPU, and its tables stay as they are.
+    #[error("the NIC's engine runs on the GPU: objects can be made and changed when it is stopped")]
+    EngineRuns,
+    /// The NIC's engine on a GPU ended by itself.
+    #[error(
+        "the NIC's engine on the GPU ended by itself: this process did not renew its lease in time"
+    )]
+    LeaseExpired,
     /// The NIC is gone.
     #[error("the NIC doesn't answer: {0}")]
     Gone(#[from] softnic::EngineGone),

@@ -2,7 +2,8 @@
 //!
 //! What a transport asks of a NIC is here: open it, register memory, make queue pairs whose queues lie in
 //! memory that the transport can hand to device code, connect them. Which NIC executes the WQEs ([`soft`]: the
-//! software ConnectX) is not known on the other side of this interface. What is posted, and when, stays out.
+//! software ConnectX; [`soft_gpu`]: its data path as device code) is not known on the other side of this interface.
+//! What is posted, and when, stays out.
 
 mod error;
 mod memory;
@@ -10,6 +11,7 @@ pub mod post;
 mod queue;
 pub mod select;
 pub mod soft;
+pub mod soft_gpu;
 
 pub use device::cuda::Place;
 pub use error::Error;

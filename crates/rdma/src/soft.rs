@@ -397,7 +397,7 @@ impl SoftNic {
     }
 }
 
-fn check(attr: &QueuePairAttr) -> Result<(), Error> {
+pub(crate) fn check(attr: &QueuePairAttr) -> Result<(), Error> {
     let range = |queue, log: u32, min, max| {
         if (min..=max).contains(&log) {
             Ok(())

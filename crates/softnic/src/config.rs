@@ -84,6 +84,14 @@ pub struct UarId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub(crate) u32);
 
+impl CqId {
+    /// The CQ of a number, to say which one is meant. Others than the NIC's own ids name no CQ to it.
+    #[must_use]
+    pub const fn numbered(number: u32) -> Self {
+        Self(number << 8)
+    }
+}
+
 /// A queue pair's number (24 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Qpn(pub u32);

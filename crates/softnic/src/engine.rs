@@ -260,6 +260,8 @@ impl Nic {
                         Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
                     completion::advance(qp, now, &mut sink);
                     self.counters.completed += sink.completed;
+                    // What never leaves the NIC completes here: a WQE for another target may have waited for it.
+                    let again = sink.completed > 0 && qp.sq.head != qp.sq.producer;
                     self.next_timer = self.next_timer.min(qp.sq.deadline);
                     if qp.state == QpState::Error {
                         broken(qp, index, &mut self.flushing, &mut self.active);
@@ -268,7 +270,7 @@ impl Nic {
                         if stop == Stop::Pace {
                             *next = (*next).min(self.pace.free_at());
                         }
-                        stop != Stop::Idle
+                        stop != Stop::Idle || again
                     }
                 }
                 QpState::Error => {

@@ -488,6 +488,27 @@ class Engine {
         return count;
     }
 
+    // Calls `body(entry, number, bytes, index)` for each CQE that is to be written, on its lane.
+    template <class Body>
+    GIC_FN void each_entry(const Row (&rows)[kRows], u32 total, Body body) {
+        bool collapsed = (cq_flags_ & kCollapsed) != 0;
+        u64 slots = (u64{1} << log_cq_) - 1;
+        u32 before = 0;
+        GIC_UNROLL
+        for (u32 r = 0; r < kRows; r++) {
+            u32 signalled = rows[r].signalled;
+            each_lane([&](u32 lane) {
+                if (((signalled >> lane) & 1) == 0) return;
+                u32 rank = before + count_bits(signalled & ((1u << lane) - 1));
+                if (collapsed && rank + 1 != total) return;
+                u64 nth = produced_ + rank;
+                body(ring_ + (collapsed ? 0 : nth & slots) * 64, nth, rows[r].length[lane],
+                     head_ + r * kWarp + lane);
+            });
+            before += count_bits(signalled);
+        }
+    }
+
     // Writes the CQEs of what was placed: one each, or the last one where entries are overwritten.
     GIC_FN void announce(Row (&rows)[kRows]) {
         u32 total = 0;
@@ -497,25 +518,7 @@ class Engine {
             total += count_bits(rows[r].signalled);
         }
         if (total == 0) return;
-        bool collapsed = (cq_flags_ & kCollapsed) != 0;
-        u64 slots = (u64{1} << log_cq_) - 1;
-        auto each_entry = [&](auto body) {
-            u32 before = 0;
-            GIC_UNROLL
-            for (u32 r = 0; r < kRows; r++) {
-                u32 signalled = rows[r].signalled;
-                each_lane([&](u32 lane) {
-                    if (((signalled >> lane) & 1) == 0) return;
-                    u32 rank = before + count_bits(signalled & ((1u << lane) - 1));
-                    if (collapsed && rank + 1 != total) return;
-                    u64 nth = produced_ + rank;
-                    body(ring_ + (collapsed ? 0 : nth & slots) * 64, nth, rows[r].length[lane],
-                         head_ + r * kWarp + lane);
-                });
-                before += count_bits(signalled);
-            }
-        };
-        each_entry([&](u8* at, u64, u32 bytes, u64) {
+        each_entry(rows, total, [&](u8* at, u64, u32 bytes, u64) {
             store16<S>(at, {0, 0});
             store16<S>(at + 16, {0, 0});
             store16<S>(at + 32, {0, static_cast<u64>(be32(bytes)) << 32});
@@ -525,7 +528,7 @@ class Engine {
         Warp().sync();
         mem::fence<S>();
         u32 qpn = static_cast<u32>(first_word_) >> 8;
-        each_entry([&](u8* at, u64 nth, u32, u64 index) {
+        each_entry(rows, total, [&](u8* at, u64 nth, u32, u64 index) {
             mem::store_relaxed<S>(reinterpret_cast<u64*>(at + 56),
                                   entry_tail(0, static_cast<u32>(Opcode::rdma_write), qpn,
                                              static_cast<u32>(index), nth, log_cq_));

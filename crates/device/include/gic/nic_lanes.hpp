@@ -121,11 +121,11 @@ GIC_FN u32 highest_bit(u32 bits) {
 
 // Client memory may change at any moment: every load is a relaxed one, made once.
 #if GIC_ON_GPU
-#define GIC_NIC_SCOPED(S, gpu, sys)                                                                          \
+#define GIC_NIC_SCOPED(S, with_gpu, with_sys)                                                                \
     if constexpr (S == Scope::gpu) {                                                                         \
-        gpu;                                                                                                 \
+        with_gpu;                                                                                            \
     } else {                                                                                                 \
-        sys;                                                                                                 \
+        with_sys;                                                                                            \
     }
 #endif
 

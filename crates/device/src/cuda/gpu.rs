@@ -263,6 +263,32 @@ impl Gpu {
         Ok(())
     }
 
+    /// Whether its threads can follow this address: GPU memory, or pinned host memory.
+    #[must_use]
+    pub fn reaches(&self, address: u64) -> bool {
+        if self.enter().is_err() {
+            return false;
+        }
+        let mut kind = 0u32;
+        // SAFETY: an out parameter of the attribute's type; any number may be asked for.
+        let found = unsafe {
+            sys::cuPointerGetAttribute(
+                (&raw mut kind).cast(),
+                sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                address,
+            )
+        };
+        found == sys::CUresult::CUDA_SUCCESS
+    }
+
+    /// Says that a kernel runs which doesn't end by itself, while what is given lives: memory is freed afterwards,
+    /// because freeing waits for the device.
+    #[must_use]
+    pub fn persist(self: &Arc<Self>) -> Persistent {
+        self.persistent.fetch_add(1, Ordering::AcqRel);
+        Persistent(Arc::clone(self))
+    }
+
     /// Frees what could not be freed while a persistent kernel ran.
     pub(super) fn collect(&self) {
         if self.persistent.load(Ordering::Acquire) > 0 || self.enter().is_err() {
@@ -272,6 +298,17 @@ impl Gpu {
             // SAFETY: allocated by `memory`, freed once.
             let _ = unsafe { result::free_sync(address) };
         }
+    }
+}
+
+/// A kernel runs that doesn't end by itself.
+#[derive(Debug)]
+pub struct Persistent(Arc<Gpu>);
+
+impl Drop for Persistent {
+    fn drop(&mut self) {
+        self.0.persistent.fetch_sub(1, Ordering::AcqRel);
+        self.0.collect();
     }
 }
 

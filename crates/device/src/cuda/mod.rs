@@ -11,7 +11,7 @@ mod launch;
 mod memory;
 mod program;
 
-pub use gpu::{Gpu, GpuInfo};
+pub use gpu::{Gpu, GpuInfo, Persistent};
 pub use launch::{Prepared, Resources};
 pub use memory::{GpuMemory, Pinned, Place};
 pub use program::{Launched, Program, Running};
