@@ -10,6 +10,7 @@ use crate::view::{LatencyArgs, Op, RateArgs, RoundTripArgs};
 unsafe extern "C" {
     fn gic_host_set_wait(wait: Option<extern "C" fn(*mut c_void, u32)>, context: *mut c_void);
     fn gic_host_latency(choice: *const Choice, op: u32, args: *const LatencyArgs) -> bool;
+    fn gic_host_bare(choice: *const Choice, op: u32, args: *const LatencyArgs) -> bool;
     fn gic_host_rate(choice: *const Choice, args: *const RateArgs, thread: u32) -> bool;
     fn gic_host_round_trip(choice: *const Choice, args: *const RoundTripArgs, side: u32) -> bool;
 }
@@ -103,7 +104,7 @@ pub unsafe fn launch(
         unsafe {
             match shared.0 {
                 Kernel::Latency(op, args) => gic_host_latency(choice, op as u32, args),
-                Kernel::Bare(..) => false,
+                Kernel::Bare(op, args) => gic_host_bare(choice, op as u32, args),
                 Kernel::Rate(args) => gic_host_rate(choice, args, thread),
                 Kernel::RoundTrip(args) => gic_host_round_trip(choice, args, thread),
             }

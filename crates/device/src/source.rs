@@ -26,6 +26,7 @@ headers![
     "kernels/common.hpp",
     "kernels/clocks.hpp",
     "kernels/latency.hpp",
+    "kernels/bare.hpp",
     "kernels/rate.hpp",
     "kernels/round_trip.hpp",
     "kernels/proxy.hpp",

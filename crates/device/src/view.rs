@@ -154,6 +154,8 @@ whys! {
     BadDescriptor = 19, "a descriptor of no known kind: is the ring shared by programs of different versions?";
     /// A DC post that names no target.
     NoAddressVector = 20, "a DC post needs an address vector (`How::av`)";
+    /// Threads that were to start together.
+    DeadlineStart = 21, "not all threads of the launch came to its start within the deadline: can all of them run at once?";
 }
 
 /// A failure that device code packed into one word (`gic::Failure`).
@@ -306,6 +308,7 @@ pub struct RateArgs {
     pub bytes: u32,
     pub lanes: u32,
     pub is_inline: u32,
+    pub quiet: u32,
     pub ops: u64,
     pub warmup: u64,
     pub first: u64,
@@ -316,6 +319,7 @@ pub struct RateArgs {
     pub start: *mut u64,
     pub end: *mut u64,
     pub failure: *mut u64,
+    pub arrived: *mut u32,
 }
 
 /// Arguments of the round-trip kernel (`gic::kernels::RoundTripArgs`); see the header for what each means.
@@ -337,6 +341,6 @@ const _: () = {
     assert!(size_of::<QpState>() == 256);
     assert!(size_of::<QpView>() == 72);
     assert!(size_of::<LatencyArgs>() == 152);
-    assert!(size_of::<RateArgs>() == 144);
+    assert!(size_of::<RateArgs>() == 152);
     assert!(size_of::<RoundTripArgs>() == 96);
 };

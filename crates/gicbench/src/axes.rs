@@ -30,6 +30,16 @@ pub enum AxisId {
     Inline,
     /// Memory of the send queue, doorbell record and CQ.
     Queues,
+    /// Memory of the send queue.
+    Sq,
+    /// Memory of the doorbell record.
+    Record,
+    /// Memory of the CQ.
+    CqMemory,
+    /// Memory of the doorbell page.
+    DoorbellMemory,
+    /// Memory of the payload.
+    PayloadMemory,
     /// Queue pairs.
     Qps,
     /// How threads share a queue pair.
@@ -165,8 +175,38 @@ pub const AXES: &[Axis] = &[
     Axis {
         id: AxisId::Queues,
         name: "queues",
-        domain: Domain::Words(&["host", "gpu"]),
-        help: "memory of send queue, doorbell record and CQ",
+        domain: Domain::Words(&["auto", "host", "gpu"]),
+        help: "memory of send queue, doorbell record and CQ; auto: what suits the NIC",
+    },
+    Axis {
+        id: AxisId::Sq,
+        name: "sq",
+        domain: Domain::Words(&["auto", "host", "gpu"]),
+        help: "memory of the send queue",
+    },
+    Axis {
+        id: AxisId::Record,
+        name: "record",
+        domain: Domain::Words(&["auto", "host", "gpu"]),
+        help: "memory of the doorbell record",
+    },
+    Axis {
+        id: AxisId::CqMemory,
+        name: "cq-memory",
+        domain: Domain::Words(&["auto", "host", "gpu"]),
+        help: "memory of the CQ",
+    },
+    Axis {
+        id: AxisId::DoorbellMemory,
+        name: "doorbell-memory",
+        domain: Domain::Words(&["auto", "host", "gpu"]),
+        help: "memory of the doorbell page",
+    },
+    Axis {
+        id: AxisId::PayloadMemory,
+        name: "payload-memory",
+        domain: Domain::Words(&["auto", "host", "gpu"]),
+        help: "memory of the payload",
     },
     Axis { id: AxisId::Qps, name: "qps", domain: count(1, 4096), help: "queue pairs" },
     Axis {

@@ -9,6 +9,7 @@ use crate::axes::{AXES, AxisId, Value};
 use crate::cpus::EngineChoice;
 use crate::decode::DecodeArgs;
 use crate::quantity::{Bytes, parse_duration};
+use crate::report::ReportArgs;
 use crate::usage::UsageError;
 
 /// An open performance oracle for GPU-initiated communication.
@@ -31,6 +32,8 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Make a page of figures and pictures from records
+    Report(ReportArgs),
     /// Explain the bytes of a WQE, a CQE or a doorbell
     Decode(DecodeArgs),
     /// Look at this machine, and say what each finding means for a measurement
@@ -107,6 +110,9 @@ pub struct RunArgs {
     /// Write a row a measurement
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    /// Write a self-contained page of figures, pictures and rows
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Overwrite files that exist
     #[arg(long)]
     pub force: bool,

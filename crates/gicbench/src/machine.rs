@@ -27,7 +27,7 @@ pub struct Machine {
     pub numa_nodes: Option<usize>,
     /// Hypervisor, where the CPU says that there is one.
     pub hypervisor: Option<bool>,
-    /// Device nodes of NVIDIA GPUs.
+    /// NVIDIA GPUs: what the driver says of the one that is used, or else the device nodes.
     pub gpus: Vec<String>,
     /// RDMA devices.
     pub rdma_devices: Vec<String>,
@@ -68,7 +68,7 @@ impl Machine {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             numa_nodes: Some(nodes.count()).filter(|count| *count > 0),
             hypervisor: flags.map(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
-            gpus: platform.gpus.clone(),
+            gpus: platform.describe_gpus(),
             rdma_devices: platform.rdma_devices.clone(),
         }
     }

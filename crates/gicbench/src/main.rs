@@ -11,6 +11,7 @@ use gicbench::decode::{self, DecodeError};
 use gicbench::exit::ExitStatus;
 use gicbench::list::Listing;
 use gicbench::platform::Platform;
+use gicbench::report::{self, ReportError};
 use gicbench::run::{self, RunError};
 use gicbench::{doctor, experiments};
 
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
 /// What can't be read as asked is bad usage; anything else has failed.
 fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<RunError>() {
+        return error.status();
+    }
+    if let Some(error) = error.downcast_ref::<ReportError>() {
         return error.status();
     }
     match error.downcast_ref::<DecodeError>() {
@@ -72,6 +76,7 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
             }
             result => Ok(result.map(|()| ExitStatus::Done)?),
         },
+        Action::Report(args) => Ok(report::run(args, experiments::all(), &mut out)?),
         Action::Doctor { json } => {
             let findings = doctor::examine(&platform);
             print(&mut out, *json, &findings, |out| doctor::print(out, &findings))

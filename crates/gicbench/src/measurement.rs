@@ -85,6 +85,12 @@ pub struct Clock {
     pub resolution_ns: f64,
     /// Cost of one reading, in nanoseconds. Not subtracted from the samples.
     pub overhead_ns: f64,
+    /// How far off its rate may be, as a part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncertainty: Option<f64>,
+    /// Step of the timer that its rate was measured against, where that is a coarse one, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer_step_ns: Option<u64>,
 }
 
 /// Kind of memory.
@@ -106,8 +112,15 @@ pub struct Placement {
     pub record: MemoryKind,
     /// Completion queue.
     pub cq: MemoryKind,
+    /// Doorbell page.
+    #[serde(default = "host")]
+    pub doorbell: MemoryKind,
     /// Payload.
     pub payload: MemoryKind,
+}
+
+fn host() -> MemoryKind {
+    MemoryKind::Host
 }
 
 impl Placement {
@@ -116,8 +129,24 @@ impl Placement {
         queue: MemoryKind::Host,
         record: MemoryKind::Host,
         cq: MemoryKind::Host,
+        doorbell: MemoryKind::Host,
         payload: MemoryKind::Host,
     };
+
+    fn all(&self) -> [(&'static str, MemoryKind); 5] {
+        [
+            ("a send queue", self.queue),
+            ("a doorbell record", self.record),
+            ("a CQ", self.cq),
+            ("a doorbell page", self.doorbell),
+            ("payload", self.payload),
+        ]
+    }
+
+    /// The first that is in GPU memory, by name.
+    pub fn first_on_gpu(&self) -> Option<&'static str> {
+        self.all().into_iter().find(|(_, kind)| *kind == MemoryKind::Gpu).map(|(name, _)| name)
+    }
 }
 
 /// The samples of one metric at one point.

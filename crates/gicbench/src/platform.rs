@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::gpu;
 use crate::point::{Nic, Submitter};
 
 /// The devices of this machine, as far as they decide what can run.
@@ -35,10 +36,24 @@ impl Platform {
     pub fn submitter(&self, submitter: Submitter) -> Result<(), String> {
         match submitter {
             Submitter::Host => Ok(()),
-            Submitter::Cuda if self.gpus.is_empty() => {
-                Err("no NVIDIA GPU here (no /dev/nvidia0)".to_owned())
-            }
-            Submitter::Cuda => Err("not in this build yet".to_owned()),
+            Submitter::Cuda => self.cuda(),
+        }
+    }
+
+    /// Whether kernels can be compiled and run.
+    fn cuda(&self) -> Result<(), String> {
+        if self.gpus.is_empty() {
+            return Err("no NVIDIA GPU here (no /dev/nvidia0)".to_owned());
+        }
+        device::nvrtc::load().map_err(|error| error.to_string())?;
+        gpu::open().map(drop)
+    }
+
+    /// The GPUs in words, for records: what the driver says of the one that is used, or the device nodes.
+    pub fn describe_gpus(&self) -> Vec<String> {
+        match gpu::open() {
+            Ok(gpu) if !self.gpus.is_empty() => vec![gpu::describe(gpu.info())],
+            _ => self.gpus.clone(),
         }
     }
 
@@ -48,11 +63,8 @@ impl Platform {
     /// What is missing.
     pub fn nic(&self, nic: Nic) -> Result<(), String> {
         match nic {
-            Nic::Soft => Ok(()),
-            Nic::SoftGpu if self.gpus.is_empty() => {
-                Err("no NVIDIA GPU here (no /dev/nvidia0)".to_owned())
-            }
-            Nic::SoftGpu => Err("not in this build yet".to_owned()),
+            Nic::Soft | Nic::None => Ok(()),
+            Nic::SoftGpu => self.cuda(),
             Nic::Mlx5 if !self.rdma_devices.iter().any(|name| name.starts_with("mlx5")) => {
                 Err("no mlx5 device here (none in /sys/class/infiniband)".to_owned())
             }

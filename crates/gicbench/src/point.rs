@@ -58,6 +58,8 @@ named! {
     Transport, "--transport":
     /// GPU threads write the WQE and ring the doorbell.
     MiniGda = "mini-gda",
+    /// A bare, hand-written sequence: what mini-gda's code is measured beside.
+    Bare = "bare",
     /// GPU threads write descriptors, CPU workers post.
     MiniProxy = "mini-proxy",
 }
@@ -80,6 +82,8 @@ named! {
     SoftGpu = "soft-gpu",
     /// A real ConnectX.
     Mlx5 = "mlx5",
+    /// Nobody: what is posted is taken and never executed, and the submit side is alone.
+    None = "none",
 }
 
 impl Nic {

@@ -29,6 +29,7 @@ pub struct Reference {
 /// The published figures, with their source.
 #[derive(Debug, Clone)]
 pub struct Published {
+    table: toml::Table,
     source: String,
     figures: Vec<f64>,
 }
@@ -182,15 +183,22 @@ impl Published {
 
     fn parse(text: &str) -> Result<Self, PublishedError> {
         let table: toml::Table = text.parse()?;
-        let leaf = |key: &'static str| {
-            let mut parts = key.split('.');
-            let first = parts.next().and_then(|part| table.get(part));
-            parts.fold(first, |value, part| value?.get(part)).ok_or(PublishedError::Missing(key))
-        };
+        let leaf = |key: &'static str| leaf(&table, key).ok_or(PublishedError::Missing(key));
         let number = |key| leaf(key)?.as_float().ok_or(PublishedError::Missing(key));
         let figures = PLACES.iter().map(|place| number(place.key)).collect::<Result<_, _>>()?;
         let source = leaf("source.id")?.as_str().ok_or(PublishedError::Missing("source.id"))?;
-        Ok(Published { source: source.to_owned(), figures })
+        let source = source.to_owned();
+        Ok(Published { table, source, figures })
+    }
+
+    /// A figure by its dotted key, whether or not it stands beside a measurement.
+    pub fn figure(&self, key: &str) -> Option<f64> {
+        leaf(&self.table, key)?.as_float()
+    }
+
+    /// Where the figures are printed.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The figure that stands beside a measurement, if one is known.
@@ -214,6 +222,12 @@ impl Published {
     }
 }
 
+fn leaf<'a>(table: &'a toml::Table, key: &str) -> Option<&'a toml::Value> {
+    let mut parts = key.split('.');
+    let first = parts.next().and_then(|part| table.get(part));
+    parts.fold(first, |value, part| value?.get(part))
+}
+
 /// Whether a measurement is of the same thing as a published figure: a real GPU's own times, and
 /// everything on real hardware; never a stand-in's.
 fn comparable(point: &Point, metric: Metric) -> bool {
@@ -229,6 +243,7 @@ pub fn stand_in(point: &Point, metric: Metric) -> Option<String> {
     let nic = match point.nic {
         Nic::Soft => Some("software NIC on CPU threads"),
         Nic::SoftGpu => Some("software NIC on the GPU"),
+        Nic::None => Some("nobody executes: the submit side alone"),
         Nic::Mlx5 => None,
     };
     let nic = nic.filter(|_| submitter.is_some() || !metric.is_submitters_own());

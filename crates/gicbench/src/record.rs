@@ -262,6 +262,13 @@ impl Row {
         })
     }
 
+    /// The median over the published figure, where the same thing was measured.
+    pub fn ratio(&self) -> Option<f64> {
+        let figure = self.reference.as_ref().filter(|figure| figure.comparable)?;
+        let ratio = self.p50? / figure.value;
+        (!self.stand_in && ratio.is_finite()).then_some(ratio)
+    }
+
     /// Whether the data was wrong where it had to be right.
     pub fn is_wrong(&self) -> bool {
         self.unsafe_mode.is_none() && self.wrong.is_some_and(|wrong| wrong > 0)

@@ -15,6 +15,7 @@ use crate::plan::{Planned, Registry};
 use crate::platform::Platform;
 use crate::published::{Published, PublishedError};
 use crate::record::{Parameters, Record, Row, SCHEMA_VERSION};
+use crate::report;
 use crate::request::Request;
 use crate::runner::Runner;
 use crate::usage::UsageError;
@@ -64,8 +65,12 @@ pub fn run(
     terminal: &mut dyn Write,
 ) -> Result<ExitStatus, RunError> {
     let request = Request::new(args, registry, platform)?;
-    let (json_file, csv_file) =
-        Output::claim_both(args.json.as_deref(), args.csv.as_deref(), args.force)?;
+    let files = [
+        ("--json", args.json.as_deref()),
+        ("--csv", args.csv.as_deref()),
+        ("--html", args.html.as_deref()),
+    ];
+    let [json_file, csv_file, html_file] = Output::claim_all(files, args.force)?;
     let published = Published::embedded()?;
     let cpus = Cpus::detect(request.settings.engine).map_err(RunError::Cpus)?;
 
@@ -109,14 +114,18 @@ pub fn run(
     // And one that fails must not cost the others.
     let wrote_json = json_file.map_or(Ok(()), |file| file.write(|out| json(out, &record)));
     let wrote_csv = csv_file.map_or(Ok(()), |file| file.write(|out| csv(out, &record)));
+    let wrote_html = html_file.map_or(Ok(()), |file| {
+        let page = report::html(&record, registry, &published);
+        file.write(|out| out.write_all(page.as_bytes()))
+    });
     interrupt.heed(false);
-    table(terminal, &record, registry)
+    table(terminal, &record, registry, &published)
         .and_then(|()| terminal.flush())
         .or_else(
             |error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) },
         )
         .map_err(|source| RunError::Write { what: "the table".to_owned(), source })?;
-    wrote_json.and(wrote_csv)?;
+    wrote_json.and(wrote_csv).and(wrote_html)?;
     Ok(status(&record))
 }
 

@@ -122,8 +122,15 @@ pub enum UsageError {
         why: String,
     },
     /// The same file for two outputs.
-    #[error("--json and --csv both name {}; give each a file of its own", .0.display())]
-    SameFile(PathBuf),
+    #[error("{first} and {second} both name {}; give each a file of its own", path.display())]
+    SameFile {
+        /// The flag that named it first.
+        first: &'static str,
+        /// The other flag.
+        second: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
     /// A suite or record file that can't be used.
     #[error("{}: {why}", path.display())]
     InputFile {

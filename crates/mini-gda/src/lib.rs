@@ -63,6 +63,8 @@ pub struct GdaAttr {
     pub connect: ConnectAttr,
     /// Where the near side's queues, records and doorbell pages are made.
     pub queues: Places,
+    /// Where those of the far side are made.
+    pub peers: Places,
     /// Where the views, and the indices that device code keeps, are made.
     pub state: Place,
     /// The clock that device code reads: deadlines are in its ticks.
@@ -80,6 +82,7 @@ impl Default for GdaAttr {
             shared_doorbell: false,
             connect: ConnectAttr::default(),
             queues: Places::default(),
+            peers: Places::default(),
             state: Place::Host,
             clock: Clock::host(),
         }
@@ -124,7 +127,8 @@ pub struct Gda {
     _target: Option<DcTarget>,
     address_vector: Option<Shared<Aligned>>,
     // Views point into this.
-    _states: Shared<QpState>,
+    states: Shared<QpState>,
+    start: u64,
     views: Box<[QpView]>,
     /// The same where device code reads them.
     device_views: Shared<QpView>,
@@ -180,7 +184,11 @@ impl Gda {
             }
             let mut to = Destination { nic: far.address(), qpn: 0 };
             if !dc {
-                let far_attr = QueuePairAttr { log_blocks: 2, ..QueuePairAttr::default() };
+                let far_attr = QueuePairAttr {
+                    log_blocks: 2,
+                    places: attr.peers.clone(),
+                    ..QueuePairAttr::default()
+                };
                 let far_qp = far.create_queue_pair(&far_attr).map_err(failed("far side", i))?;
                 to.qpn = far_qp.qpn;
                 let back = Destination { nic: near.address(), qpn: near_qp.qpn };
@@ -236,7 +244,8 @@ impl Gda {
             far: fars,
             _target: target,
             address_vector,
-            _states: states,
+            states,
+            start: attr.start,
             views,
             device_views,
         })
@@ -252,6 +261,20 @@ impl Gda {
     #[must_use]
     pub fn device_views(&self) -> *const QpView {
         self.device_views.as_ptr()
+    }
+
+    /// 64-byte blocks of each send queue.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.views.first().map_or(0, |view| 1 << view.log_blocks)
+    }
+
+    /// Forgets what was posted: the queues are as new. Only where no NIC executes them.
+    ///
+    /// # Errors
+    /// State in GPU memory that can't be written.
+    pub fn reset(&self) -> Result<(), CudaError> {
+        self.states.write(&vec![QpState::starting_at(self.start, 0); self.views.len()])
     }
 
     /// The queue pairs of the near side.

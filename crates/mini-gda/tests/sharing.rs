@@ -17,6 +17,7 @@ use rig::{Options, Rig, STARTS, ringing};
 fn rate(rig: &Rig, threads: u32, ops: u64, batch: u32, lanes: u32) -> u64 {
     let n = threads as usize;
     let (mut start, mut end, mut failure) = (vec![0u64; n], vec![0u64; n], vec![0u64; n]);
+    let mut arrived = 0u32;
     let slots = ops;
     let args = RateArgs {
         qp: rig.gda.views().as_ptr(),
@@ -29,6 +30,7 @@ fn rate(rig: &Rig, threads: u32, ops: u64, batch: u32, lanes: u32) -> u64 {
         bytes: 8,
         lanes,
         is_inline: u32::from(lanes == 1),
+        quiet: 1,
         ops,
         warmup: 0,
         first: 1,
@@ -39,6 +41,7 @@ fn rate(rig: &Rig, threads: u32, ops: u64, batch: u32, lanes: u32) -> u64 {
         start: start.as_mut_ptr(),
         end: end.as_mut_ptr(),
         failure: failure.as_mut_ptr(),
+        arrived: &raw mut arrived,
     };
     let relax = rig.gda.relax(rig.fabric.nic(0).as_ref() as &dyn Nic);
     // SAFETY: the arguments' memory outlives the launch.

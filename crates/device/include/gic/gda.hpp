@@ -51,17 +51,27 @@ class Endpoint {
         }
     }
 
+    // Waits until all that the constructor loads is there, so that a clock that is read next doesn't count it. True,
+    // unless the view is of nothing.
+    GIC_FN bool is_loaded() const {
+        u64 all = reinterpret_cast<u64>(qp_.sq.base) | reinterpret_cast<u64>(qp_.record) |
+                  reinterpret_cast<u64>(qp_.doorbell) | reinterpret_cast<u64>(qp_.cq) |
+                  reinterpret_cast<u64>(qp_.state) | qp_.sq.log_blocks | qp_.qpn | qp_.deadline;
+        if constexpr (!C::shared) all |= own_.head | own_.consumed | own_.rung | own_.failure.bits;
+        return all != 0;
+    }
+
     // Writes an exclusive queue's indices back, for the next endpoint on it.
     GIC_FN void save() {
         if constexpr (!C::shared) {
             QpState& s = *qp_.state;
             s.reserved = own_.head;
             s.ready = own_.head;
-            s.rung = own_.rung;
+            s.rung = rung();
             s.consumed = own_.consumed;
             s.cq_next = own_.cq_next;
-            s.last_ticket = own_.last_ticket;
-            s.last_signalled = own_.last_signalled;
+            s.last_ticket = last_ticket();
+            s.last_signalled = last_signalled();
             s.failure = own_.failure.bits;
         }
     }
@@ -75,24 +85,30 @@ class Endpoint {
     // ---- operations ---------------------------------------------------------------------------------------
 
     GIC_FN Posted put(Remote remote, Local local, u32 bytes, How how = {}) {
-        if (bytes == 0 || bytes > kMaxMessage) return refused(Why::bad_length);
-        return post(blocks_of(kHead + 2), how, [&](u64 index, u32 flags) {
-            u32 ds = head(Opcode::rdma_write, index, kHead + 2, flags, how);
-            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
-            qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
-        });
+        return post(
+            blocks_of(kHead + 2), how,
+            [&](u64 index, u32 flags) {
+                u32 ds = head(Opcode::rdma_write, index, kHead + 2, flags, how);
+                qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+                qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
+            },
+            0, length(bytes));
     }
 
     // The NIC finds the payload in the WQE and doesn't read it from memory.
     GIC_FN Posted put_inline(Remote remote, const u8* from, u32 bytes, How how = {}) {
-        if (bytes == 0) return refused(Why::bad_length);
-        if (bytes > kMaxInline) return refused(Why::inline_too_long);
+        Why why = bytes == 0 ? Why::bad_length : bytes > kMaxInline ? Why::inline_too_long : Why::none;
         u32 total = kHead + 1 + inline_segments(bytes);
-        return post(blocks_of(total), how, [&](u64 index, u32 flags) {
-            u32 ds = head(Opcode::rdma_write, index, total, flags, how);
-            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
-            store_inline(qp_.sq, index, ds + 1, from, bytes);
-        });
+        // Nothing is read of a source that is refused.
+        InlineData<kMaxInline> data(from, why == Why::none ? bytes : 0);
+        return post(
+            blocks_of(total), how,
+            [&](u64 index, u32 flags) {
+                u32 ds = head(Opcode::rdma_write, index, total, flags, how);
+                qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+                data.store(qp_.sq, index, ds + 1);
+            },
+            0, why);
     }
 
     GIC_FN Posted put_value(Remote remote, u64 value, How how = {}) {
@@ -104,26 +120,25 @@ class Endpoint {
     }
 
     GIC_FN Posted get(Local local, Remote remote, u32 bytes, How how = {}) {
-        if (bytes == 0 || bytes > kMaxMessage) return refused(Why::bad_length);
-        return post(blocks_of(kHead + 2), how, [&](u64 index, u32 flags) {
-            u32 ds = head(Opcode::rdma_read, index, kHead + 2, flags, how);
-            qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
-            qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
-        });
+        return post(
+            blocks_of(kHead + 2), how,
+            [&](u64 index, u32 flags) {
+                u32 ds = head(Opcode::rdma_read, index, kHead + 2, flags, how);
+                qp_.sq.store(index, ds, remote_segment(remote.address, remote.rkey));
+                qp_.sq.store(index, ds + 1, data_segment(local.address, bytes, local.lkey));
+            },
+            0, length(bytes));
     }
 
     // The value before is left, 8 bytes, at `result`.
     GIC_FN Posted fetch_add(Remote remote, u64 add, Local result, How how = {}) {
-        if ((remote.address & 7) != 0) return refused(Why::unaligned_atomic);
         return atomic(Opcode::atomic_fa, remote, atomic_segment(add, 0), result, 8, 0, how);
     }
     GIC_FN Posted compare_swap(Remote remote, u64 compare, u64 swap, Local result, How how = {}) {
-        if ((remote.address & 7) != 0) return refused(Why::unaligned_atomic);
         return atomic(Opcode::atomic_cs, remote, atomic_segment(swap, compare), result, 8, 0, how);
     }
     // Extended atomic on 4 bytes.
     GIC_FN Posted fetch_add32(Remote remote, u32 add, Local result, How how = {}) {
-        if ((remote.address & 3) != 0) return refused(Why::unaligned_atomic);
         return atomic(Opcode::atomic_masked_fa, remote, fetch_add32_segment(add, 0), result, 4,
                       kOpmodExtended4, how);
     }
@@ -132,11 +147,11 @@ class Endpoint {
     // a later atomic of its queue pair. One reservation, one doorbell, one CQE.
     GIC_FN Posted put_signal(Remote remote, Local local, u32 bytes, Remote signal, u64 add, Local result,
                              How how = {}) {
-        if (bytes == 0 || bytes > kMaxMessage) return refused(Why::bad_length);
-        if ((signal.address & 7) != 0) return refused(Why::unaligned_atomic);
         constexpr u32 first = blocks_of(kHead + 2);
         constexpr u32 second = blocks_of(kHead + 3);
-        Posted p = post(
+        Why why = length(bytes);
+        if (why == Why::none) why = alignment(signal, 8);
+        return post(
             first + second, how,
             [&](u64 index, u32 flags) {
                 u32 ds = head(Opcode::rdma_write, index, kHead + 2, how.fence ? kFence : 0, how);
@@ -145,8 +160,7 @@ class Endpoint {
                 atomic_wqe(Opcode::atomic_fa, index + first, signal, atomic_segment(add, 0), result, 8, 0,
                            flags & ~kFence, how);
             },
-            first);
-        return p;
+            first, why);
     }
 
     // Completes when all that was posted before has.
@@ -158,7 +172,9 @@ class Endpoint {
 
     // One put a lane, all of one reservation, one publication and (at most) one doorbell.
     // `what(lane)` gives the lane's Remote, Local and bytes; lengths are the caller's to check.
-    // The warp's first active lane holds the queue's indices: waiting, `flush` and `save` are its to call.
+    // Waiting, `flush` and `save` are the first active lane's to call, lane 0's on an exclusive queue. There all 32
+    // lanes make every call of these two, also those that the mask leaves out: each keeps the indices, so that none
+    // has to ask another.
     template <class What>
     GIC_FN Posted put_warp(const Warp& warp, What what, How how = {}) {
         return post_warp(warp, how, [&](u32 lane, u64 index, u32 ds) {
@@ -181,7 +197,7 @@ class Endpoint {
     // Rings for everything posted and not yet rung for. Exclusive queues; shared ones ring in `quiet`.
     GIC_FN void flush() {
         static_assert(!C::shared, "a shared queue's doorbell belongs to the turn");
-        if (own_.rung != own_.head) ring(own_.head);
+        if (rung() != own_.head) ring(own_.head);
     }
 
     // ---- completion ---------------------------------------------------------------------------------------
@@ -217,14 +233,14 @@ class Endpoint {
     // Waits for all that was posted to this queue before, by anybody, and rings for it where that is left.
     GIC_COLD Outcome quiet() {
         if constexpr (!C::shared) {
-            if (own_.last_ticket == 0) return {Status::done, {}};
-            if (own_.last_signalled != own_.last_ticket) {
+            if (own_.consumed >= last_ticket()) return {Status::done, {}};
+            if (last_signalled() != last_ticket()) {
                 Posted p = nop();
                 if (!p.failure.ok()) return {Status::error, p.failure};
             } else {
                 flush();
             }
-            return wait(own_.last_signalled);
+            return wait(last_signalled());
         } else if constexpr (C::signalling == Signalling::every && C::max_blocks == 1 &&
                              (C::ringing == Ringing::each || C::ringing == Ringing::threshold)) {
             // What others have reserved they will publish; the last of them rings.
@@ -251,16 +267,19 @@ class Endpoint {
     }
 
     // Reserves and publishes `blocks` blocks around `fill(index, flags)`, which writes them. `last` is the
-    // distance from the first block to the last WQE's, whose ticket is returned.
+    // distance from the first block to the last WQE's, whose ticket is returned. Nothing is posted where a
+    // reason against it is given.
     template <class Fill>
-    GIC_FN Posted post(u32 blocks, const How& how, Fill fill, u32 last = 0) {
-        if (lacks_target(how, blocks)) return refused(Why::no_address_vector);
+    GIC_FN Posted post(u32 blocks, const How& how, Fill fill, u32 last = 0, Why why = Why::none) {
+        if (lacks_target(how, blocks)) why = Why::no_address_vector;
         u64 base = 0;
-        Failure f = reserve(blocks, &base);
-        if (!f.ok()) return {0, f};
+        if (GIC_SELDOM(!starts(why, blocks, &base))) {
+            Failure f = why == Why::none ? await_space(base, blocks) : Failure::of(why, qp_.qpn);
+            if (!f.ok()) return {0, f};
+        }
         bool asks = wants_cqe(how, base, blocks);
         fill(base, (asks ? kCqUpdate : 0) | (how.fence ? kFence : 0));
-        f = publish(base, blocks, base + last + 1, asks, how);
+        Failure f = publish(base, blocks, base + last + 1, asks, how);
         return {base + last + 1, f};
     }
 
@@ -273,17 +292,29 @@ class Endpoint {
         C::max_blocks * kSegmentsPerBlock < kMaxDs ? C::max_blocks * kSegmentsPerBlock : kMaxDs;
     static constexpr u32 kMaxInline = (kMaxSegments - kHead - 1) * kSegmentBytes - 4;
 
+    // An exclusive queue's indices. What others tell is not kept: a loop of posts has a register for each.
     struct Own {
         u64 head, rung, consumed, cq_next, last_ticket, last_signalled;
         Failure failure;
     };
+    static constexpr bool kRingsForAll =
+        C::ringing == Ringing::each || (C::ringing == Ringing::threshold && !C::shared);
+    GIC_FN u64 last_ticket() const { return C::max_blocks == 1 ? own_.head : own_.last_ticket; }
+    GIC_FN u64 last_signalled() const {
+        return C::signalling == Signalling::every ? last_ticket() : own_.last_signalled;
+    }
+
+    GIC_FN Endpoint(const Qp& qp, const Own& own) : qp_(qp), own_(own) {}
 
     // Of a DC queue's posts only a NOP, which takes one block, goes nowhere.
     GIC_FN static bool lacks_target(const How& how, u32 blocks) {
         return C::transport == Transport::dc && blocks > 1 && how.av == nullptr;
     }
+    GIC_FN static Why length(u32 bytes) { return bytes - 1 < kMaxMessage ? Why::none : Why::bad_length; }
+    GIC_FN static Why alignment(const Remote& remote, u32 bytes) {
+        return (remote.address & (bytes - 1)) == 0 ? Why::none : Why::unaligned_atomic;
+    }
     GIC_FN static u32 index16(u64 ticket) { return static_cast<u32>(ticket - 1) & 0xffff; }
-    GIC_FN Posted refused(Why why) const { return {0, Failure::of(why, qp_.qpn)}; }
 
     GIC_FN u32 head(Opcode op, u64 index, u32 ds, u32 flags, const How& how) const {
         qp_.sq.store(index, 0, control_segment(op, index, qp_.qpn, ds, flags));
@@ -299,29 +330,55 @@ class Endpoint {
     GIC_FN Posted post_warp(const Warp& warp, const How& how, Fill fill) {
         constexpr u32 each = blocks_of(kHead + 2);
         u32 blocks = each * warp.count();
-        if (lacks_target(how, blocks)) return refused(Why::no_address_vector);
+        if (lacks_target(how, blocks)) return {0, Failure::of(Why::no_address_vector, qp_.qpn)};
         u64 base = 0;
-        Failure f{warp.elect([&] { return reserve(blocks, &base).bits; })};
-        if (!f.ok()) return {0, f};
-        base = warp.elect([&] { return base; });
+        if constexpr (C::shared) {
+            Failure f{warp.elect([&] { return reserve(blocks, &base) ? 0 : await_space(base, blocks).bits; })};
+            if (!f.ok()) return {0, f};
+            base = warp.elect([&] { return base; });
+        } else if (GIC_SELDOM(!reserve(blocks, &base))) {
+            Failure f = await_space_together(base, blocks);
+            if (!f.ok()) return {0, f};
+        }
         u64 last = base + blocks - each;
+        bool asks = wants_cqe(how, base, blocks);
         warp.each([&](u32 lane, u32 rank) {
             u64 index = base + static_cast<u64>(rank) * each;
-            bool asks = index == last && wants_cqe(how, base, blocks);
-            u32 flags = (asks ? kCqUpdate : 0) | (how.fence && rank == 0 ? kFence : 0);
+            bool is_last = rank + 1 == warp.count();
+            u32 flags = (asks && is_last ? kCqUpdate : 0) | (how.fence && rank == 0 ? kFence : 0);
             fill(lane, index, head(Opcode::rdma_write, index, kHead + 2, flags, how));
         });
-        warp.sync();
-        f.bits = warp.elect(
-            [&] { return publish(base, blocks, last + 1, wants_cqe(how, base, blocks), how).bits; });
-        return {last + 1, f};
+        if constexpr (C::shared) {
+            warp.sync();
+            Failure f{warp.elect([&] { return publish(base, blocks, last + 1, asks, how).bits; })};
+            return {last + 1, f};
+        } else {
+            Warp all;
+            all.sync();
+            if (posted(base, base + blocks, last + 1, asks, how)) all.lead([&] { announce(base + blocks); });
+            return {last + 1, {}};
+        }
+    }
+
+    // By one lane, for a whole warp whose lanes all keep the indices.
+    GIC_FN Failure await_space_together(u64 base, u32 blocks) {
+        Warp all;
+        Failure f{all.elect([&] { return await_space(base, blocks).bits; })};
+        own_.consumed = all.elect([&] { return own_.consumed; });
+        own_.cq_next = all.elect([&] { return own_.cq_next; });
+        own_.rung = all.elect([&] { return own_.rung; });
+        own_.failure.bits = all.elect([&] { return own_.failure.bits; });
+        return f;
     }
 
     GIC_FN Posted atomic(Opcode op, Remote remote, Segment operand, Local result, u32 bytes, u32 opmod,
                          const How& how) {
-        return post(blocks_of(kHead + 3), how, [&](u64 index, u32 flags) {
-            atomic_wqe(op, index, remote, operand, result, bytes, opmod, flags, how);
-        });
+        return post(
+            blocks_of(kHead + 3), how,
+            [&](u64 index, u32 flags) {
+                atomic_wqe(op, index, remote, operand, result, bytes, opmod, flags, how);
+            },
+            0, alignment(remote, bytes));
     }
     GIC_FN void atomic_wqe(Opcode op, u64 index, Remote remote, Segment operand, Local result, u32 bytes,
                            u32 opmod, u32 flags, const How& how) const {
@@ -340,14 +397,17 @@ class Endpoint {
         if constexpr (C::signalling == Signalling::every) {
             return true;
         } else {
-            u32 half = qp_.sq.log_blocks - 1;
-            return how.signal || (base >> half) != ((base + blocks) >> half);
+            // Where bits from the half's up differ, a half's end lies between.
+            u32 differ = static_cast<u32>(base) ^ static_cast<u32>(base + blocks);
+            return how.signal || differ >= qp_.sq.blocks() / 2;
         }
     }
 
     GIC_FN u64 rung() const {
         if constexpr (C::shared)
             return mem::load_relaxed<Scope::gpu>(&qp_.state->rung);
+        else if constexpr (kRingsForAll)
+            return own_.head;
         else
             return own_.rung;
     }
@@ -363,18 +423,55 @@ class Endpoint {
         }
     }
 
-    GIC_FN Failure reserve(u32 blocks, u64* base) {
-        if (blocks > limit()) return Failure::of(Why::too_large, qp_.qpn);
-        if constexpr (C::shared) {
-            *base = mem::fetch_add<Scope::gpu>(&qp_.state->reserved, static_cast<u64>(blocks));
-        } else {
-            *base = own_.head;
-        }
-        if (*base + blocks - consumed() <= qp_.sq.blocks()) return {};
-        return wait_for_space(*base, blocks);
+    // Distances of indices fit 32 bits where one thread posts and looks.
+    GIC_FN bool fits(u64 base, u32 blocks) const {
+        if constexpr (C::shared)
+            return base + blocks - consumed() <= qp_.sq.blocks();
+        else
+            return static_cast<u32>(base) + blocks - static_cast<u32>(own_.consumed) <= qp_.sq.blocks();
     }
 
-    GIC_COLD Failure wait_for_space(u64 base, u32 blocks) {
+    // Whether nothing stands against a post, and there is room for it: one branch where both are cheap to know.
+    GIC_FN bool starts(Why why, u32 blocks, u64* base) {
+        if constexpr (C::shared)
+            return why == Why::none && reserve(blocks, base);
+        else
+            return (why == Why::none) & reserve(blocks, base);
+    }
+
+    // False where there is no room yet, or never: `await_space` then says more.
+    GIC_FN bool reserve(u32 blocks, u64* base) {
+        if constexpr (C::shared) {
+            if (GIC_SELDOM(blocks > limit())) return false;
+            *base = mem::fetch_add<Scope::gpu>(&qp_.state->reserved, static_cast<u64>(blocks));
+            return fits(*base, blocks);
+        } else {
+            *base = own_.head;
+            return (blocks <= limit()) & fits(*base, blocks);
+        }
+    }
+
+    struct Waited {
+        Own own;
+        Failure failure;
+    };
+    GIC_APART static Waited await_space_apart(Qp qp, Own own, u64 base, u32 blocks) {
+        Endpoint endpoint(qp, own);
+        Failure f = endpoint.await_space_here(base, blocks);
+        return {endpoint.own_, f};
+    }
+    GIC_FN Failure await_space(u64 base, u32 blocks) {
+#if GIC_ON_GPU
+        Waited waited = await_space_apart(qp_, own_, base, blocks);
+        own_ = waited.own;
+        return waited.failure;
+#else
+        return await_space_here(base, blocks);
+#endif
+    }
+
+    GIC_COLD Failure await_space_here(u64 base, u32 blocks) {
+        if (blocks > limit()) return Failure::of(Why::too_large, qp_.qpn);
         Wait time(qp_.deadline);
         for (;;) {
             // Blocks that nobody has rung for never complete. Those before ours are ours to ring for once
@@ -385,7 +482,7 @@ class Endpoint {
                 if (mem::load_acquire<Scope::gpu>(&qp_.state->ready) == base && rung() != base) ring(base);
             }
             look(consumed());
-            if (base + blocks - consumed() <= qp_.sq.blocks()) return {};
+            if (fits(base, blocks)) return {};
             Failure f = failure();
             if (!f.ok()) return f;
             if (time.expired())
@@ -411,19 +508,26 @@ class Endpoint {
             if (rings_now(base, next, how)) ring(next);
             mem::store_release<Scope::gpu>(&s->ready, next);
         } else {
-            own_.head = next;
-            own_.last_ticket = ticket;
-            if (asks) own_.last_signalled = ticket;
-            if (rings_now(base, next, how)) ring(next);
+            if (posted(base, next, ticket, asks, how)) announce(next);
         }
         return {};
+    }
+
+    // Takes in that an exclusive queue's blocks up to `next` are written; whether they are to be announced now.
+    GIC_FN bool posted(u64 base, u64 next, u64 ticket, bool asks, const How& how) {
+        own_.head = next;
+        own_.last_ticket = ticket;
+        if (asks) own_.last_signalled = ticket;
+        if (!rings_now(base, next, how)) return false;
+        own_.rung = next;
+        return true;
     }
 
     // Whoever leaves blocks unrung relies on somebody behind him: on the next post, on a post that waits for
     // space, or on quiet.
     GIC_FN bool rings_now(u64 base, u64 next, const How& how) const {
         if constexpr (C::ringing == Ringing::deferred) return how.ring;
-        if constexpr (C::ringing == Ringing::every_nth) return how.ring || next - rung() >= how.nth;
+        if constexpr (C::ringing == Ringing::every_nth) return how.ring || static_cast<u32>(next - rung()) >= how.nth;
         if constexpr (C::ringing == Ringing::threshold && C::shared) {
             // Who reserved behind us will publish, and look at this again.
             return mem::load_relaxed<Scope::gpu>(&qp_.state->reserved) == next || base / 32 != next / 32;
@@ -437,6 +541,10 @@ class Endpoint {
             mem::store_relaxed<Scope::gpu>(&qp_.state->rung, producer);
         else
             own_.rung = producer;
+        announce(producer);
+    }
+
+    GIC_FN void announce(u64 producer) const {
         Ordering<C::order>::write_record(qp_.record, record_value(producer));
         Ordering<C::order>::ring(qp_.doorbell, doorbell_value(producer, qp_.qpn));
     }

@@ -93,6 +93,7 @@ enum class Why : u32 {
     nic_gone = 18,           // the proxy's NIC doesn't answer
     bad_descriptor = 19,     // proxy: a descriptor of no known kind
     no_address_vector = 20,  // DC: a post that names no target
+    deadline_start = 21,     // not all threads of a launch came to its start in time
 };
 
 // A failure in one word, so that the first one can be kept by one compare-and-swap.

@@ -38,15 +38,24 @@ class Warp {
 #endif
     }
 
+    // Runs `body` on the first active lane.
+    template <class Body>
+    GIC_FN void lead(Body body) const {
+#if GIC_ON_GPU
+        if ((threadIdx.x & (kWarp - 1)) == first()) body();
+#else
+        body();
+#endif
+    }
+
     // Runs `body` on the first active lane and gives its answer to all that take part, 0 to the others.
     template <class Body>
     GIC_FN u64 elect(Body body) const {
 #if GIC_ON_GPU
         if (!takes_part()) return 0;
-        u32 leader = static_cast<u32>(__ffs(static_cast<int>(active_)) - 1);
         u64 value = 0;
-        if ((threadIdx.x & (kWarp - 1)) == leader) value = body();
-        return __shfl_sync(active_, value, static_cast<int>(leader));
+        if ((threadIdx.x & (kWarp - 1)) == first()) value = body();
+        return __shfl_sync(active_, value, static_cast<int>(first()));
 #else
         return body();
 #endif
@@ -63,6 +72,7 @@ class Warp {
 #if GIC_ON_GPU
     // A lane must not name a mask that it isn't in; one that takes no part may make the calls all the same.
     GIC_FN bool takes_part() const { return (active_ >> (threadIdx.x & (kWarp - 1))) & 1; }
+    GIC_FN u32 first() const { return static_cast<u32>(__ffs(static_cast<int>(active_)) - 1); }
 #endif
 
     u32 active_;

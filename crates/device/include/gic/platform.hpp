@@ -10,13 +10,26 @@
 #endif
 
 // GIC_FN: on the path of every operation. GIC_COLD: waits and failures; kept out of line on the host, where
-// every combination of choices is built ahead.
+// every combination of choices is built ahead. GIC_APART: out of line everywhere. On a GPU what such a function
+// reaches by address lives in memory, not in registers: it takes and returns values.
 #if defined(__CUDACC__)
 #define GIC_FN __device__ __forceinline__
 #define GIC_COLD __device__
+#define GIC_APART inline __device__ __noinline__
 #else
 #define GIC_FN inline __attribute__((always_inline))
 #define GIC_COLD __attribute__((noinline))
+#define GIC_APART inline __attribute__((noinline))
+#endif
+
+// A condition that seldom holds: its code is laid out behind the rest.
+#define GIC_SELDOM(condition) __builtin_expect(!!(condition), 0)
+
+// Unrolls the loop that follows, so that an array which it indexes is kept in registers.
+#if defined(__CUDACC__)
+#define GIC_UNROLL _Pragma("unroll")
+#else
+#define GIC_UNROLL
 #endif
 
 namespace gic {
@@ -42,9 +55,26 @@ extern "C" u64 gic_model_clock();
 #endif
 #endif
 
+// Four bytes out of eight: `a` has numbers 0 to 3 and `b` 4 to 7. The selector's hexadecimal digits name them, the
+// last digit the lowest byte. One instruction on a GPU.
+GIC_FN constexpr u32 select_bytes(u32 a, u32 b, u32 selector) {
+#if GIC_ON_GPU
+    if (!__builtin_is_constant_evaluated()) return __byte_perm(a, b, selector);
+#endif
+    u64 both = (static_cast<u64>(b) << 32) | a;
+    u32 picked = 0;
+    for (u32 i = 0; i < 4; i++)
+        picked |= (static_cast<u32>(both >> (((selector >> (4 * i)) & 7) * 8)) & 0xff) << (8 * i);
+    return picked;
+}
+
 // To and from the wire's byte order.
 GIC_FN constexpr u32 be32(u32 x) {
+#if GIC_ON_GPU
+    return select_bytes(x, 0, 0x0123);
+#else
     return (x << 24) | ((x & 0xff00u) << 8) | ((x >> 8) & 0xff00u) | (x >> 24);
+#endif
 }
 GIC_FN constexpr u64 be64(u64 x) {
     return (static_cast<u64>(be32(static_cast<u32>(x))) << 32) | be32(static_cast<u32>(x >> 32));

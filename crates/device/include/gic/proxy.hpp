@@ -50,18 +50,18 @@ class Producer {
     // Hands a request over. Nothing is pushed where a failure is returned, but that of a deadline ends the ring.
     GIC_FN Posted push(const Descriptor& d) {
         static_assert(C::handoff != Handoff::mapped_counter, "its requests are known beforehand: raise()");
-        Why why = refuse(d);
-        if (why != Why::none) return {0, Failure::of(why, ring_.qpn)};
+        bool built = C::handoff == Handoff::producer_counter;
+        u32 slots = built && d.op == ProxyOp::put_signal ? 2 : 1;
         u64 at = 0;
+        if (GIC_SELDOM(!starts(is_refused(d), slots, &at))) {
+            if (is_refused(d)) return {0, Failure::of(refuse(d), ring_.qpn)};
+            Failure f = await_space(at, slots);
+            if (!f.ok()) return {0, f};
+        }
         if constexpr (C::handoff == Handoff::producer_counter) {
-            u32 blocks = d.op == ProxyOp::put_signal ? 2 : 1;
-            Failure f = reserve(blocks, &at);
-            if (!f.ok()) return {0, f};
             build(d, at);
-            return {at + blocks, publish(at, blocks)};
+            return {at + slots, publish(at, slots)};
         } else {
-            Failure f = reserve(1, &at);
-            if (!f.ok()) return {0, f};
             write_slot(at, d.pack());
             if constexpr (!C::shared) own_.head = at + 1;
             return {at + 1, {}};
@@ -72,8 +72,10 @@ class Producer {
     GIC_FN Posted raise() {
         static_assert(C::handoff == Handoff::mapped_counter, "descriptors are pushed");
         u64 at = 0;
-        Failure f = reserve(1, &at);
-        if (!f.ok()) return {0, f};
+        if (GIC_SELDOM(!reserve(1, &at))) {
+            Failure f = await_space(at, 1);
+            if (!f.ok()) return {0, f};
+        }
         return {at + 1, publish(at, 1)};
     }
 
@@ -131,9 +133,18 @@ class Producer {
         Failure failure;
     };
 
-    GIC_FN u64 depth() const { return u64{1} << ring_.log_depth; }
+    GIC_FN Producer(const Ring& ring, const Own& own) : ring_(ring), own_(own) {}
 
-    GIC_FN Why refuse(const Descriptor& d) const {
+    GIC_FN u32 depth() const { return 1u << ring_.log_depth; }
+
+    // Whether `refuse` has a reason: all of them in one condition.
+    GIC_FN bool is_refused(const Descriptor& d) const {
+        bool size = d.op != ProxyOp::flush && d.size - 1 >= kMaxTransfer;
+        bool offset = ((d.source | d.destination) & ~kMaxOffset) != 0;
+        bool unaligned = d.op == ProxyOp::fetch_add && ((d.source | d.destination) & 7) != 0;
+        return size | offset | (d.channel >= ring_.channel_count) | unaligned;
+    }
+    GIC_COLD Why refuse(const Descriptor& d) const {
         if (d.op != ProxyOp::flush && (d.size == 0 || d.size > kMaxTransfer)) return Why::bad_length;
         if (d.source > kMaxOffset || d.destination > kMaxOffset) return Why::bad_offset;
         if (d.channel >= ring_.channel_count) return Why::bad_channel;
@@ -152,21 +163,34 @@ class Producer {
         }
     }
 
-    GIC_FN Failure reserve(u32 slots, u64* at) {
+    GIC_FN bool starts(bool refused, u32 slots, u64* at) {
+        if constexpr (C::shared)
+            return !refused && reserve(slots, at);
+        else
+            return !refused & reserve(slots, at);
+    }
+
+    // Distances of positions fit 32 bits where one thread pushes.
+    GIC_FN bool fits(u64 at, u32 slots, u64 tail) const {
+        if constexpr (C::shared)
+            return at + slots - tail <= depth();
+        else
+            return static_cast<u32>(at) + slots - static_cast<u32>(tail) <= depth();
+    }
+
+    // False where there is no room yet, as far as it is known: `await_space` then looks again.
+    GIC_FN bool reserve(u32 slots, u64* at) {
         if constexpr (C::shared) {
             *at = mem::fetch_add<Scope::gpu>(&ring_.state->head, static_cast<u64>(slots));
         } else {
             *at = own_.head;
         }
-        u64 tail;
         if constexpr (C::progress == Progress::read)
-            tail = read_tail();
+            return fits(*at, slots, read_tail());
         else if constexpr (C::shared)
-            tail = mem::load_acquire<Scope::gpu>(&ring_.state->tail);
+            return fits(*at, slots, mem::load_acquire<Scope::gpu>(&ring_.state->tail));
         else
-            tail = own_.tail;
-        if (*at + slots - tail <= depth()) return {};
-        return wait_for_space(*at, slots);
+            return fits(*at, slots, own_.tail);
     }
 
     // slot taken before slot reused: the worker read it before it moved `posted`.
@@ -181,10 +205,29 @@ class Producer {
         return tail;
     }
 
-    GIC_COLD Failure wait_for_space(u64 at, u32 slots) {
+    struct Waited {
+        Own own;
+        Failure failure;
+    };
+    GIC_APART static Waited await_space_apart(Ring ring, Own own, u64 at, u32 slots) {
+        Producer producer(ring, own);
+        Failure f = producer.await_space_here(at, slots);
+        return {producer.own_, f};
+    }
+    GIC_FN Failure await_space(u64 at, u32 slots) {
+#if GIC_ON_GPU
+        Waited waited = await_space_apart(ring_, own_, at, slots);
+        own_ = waited.own;
+        return waited.failure;
+#else
+        return await_space_here(at, slots);
+#endif
+    }
+
+    GIC_COLD Failure await_space_here(u64 at, u32 slots) {
         Wait time(ring_.deadline);
         for (;;) {
-            if (at + slots - read_tail() <= depth()) return {};
+            if (fits(at, slots, read_tail())) return {};
             Failure f = failure();
             if (!f.ok()) return f;
             if (time.expired())
@@ -196,8 +239,8 @@ class Producer {
     // order and apart, so each half says for itself that it is new, and the store's release orders the payload
     // before both.
     GIC_FN void write_slot(u64 at, Segment d) {
-        u64 slot = at & (depth() - 1);
-        u8* to = ring_.slots + slot * 16;
+        u32 slot = static_cast<u32>(at) & (depth() - 1);
+        u8* to = ring_.slots + static_cast<u64>(slot) * 16;
         if constexpr (C::handoff == Handoff::valid_byte) {
             mem::store_slot16(to, d.low, d.high);
             mem::fence<Scope::system>();

@@ -76,7 +76,7 @@ struct Descriptor {
 
 // The mark of position `at`'s lap in a ring of 2^log_depth slots: set in the first lap, clear in the second.
 GIC_FN constexpr u64 lap_mark(u64 at, u32 log_depth) {
-    return (~(at >> log_depth) & 1) << 63;
+    return ((static_cast<u32>(at) >> log_depth) & 1) == 0 ? kMark : 0;
 }
 
 // What the CPU tells producers; host memory, written by one worker.

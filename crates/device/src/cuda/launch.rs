@@ -157,3 +157,28 @@ impl Prepared {
 }
 
 const WARP: u32 = 32;
+
+impl Kernel<'_> {
+    /// Which kernel it is.
+    #[must_use]
+    pub fn kind(&self) -> KernelKind {
+        match self {
+            Self::Latency(op, _) => KernelKind::Latency(*op),
+            Self::Bare(op, _) => KernelKind::Bare(*op),
+            Self::Rate(_) => KernelKind::Rate,
+            Self::RoundTrip(_) => KernelKind::RoundTrip,
+        }
+    }
+}
+
+impl ProxyKernel<'_> {
+    /// Which kernel it is.
+    #[must_use]
+    pub fn kind(&self) -> ProxyKernelKind {
+        match self {
+            Self::Enqueue(op, _) => ProxyKernelKind::Enqueue(*op),
+            Self::Rate(_) => ProxyKernelKind::Rate,
+            Self::RoundTrip(_) => ProxyKernelKind::RoundTrip,
+        }
+    }
+}

@@ -7,7 +7,7 @@ use device::choice::{Choice, Ringing, Sharing, Signalling};
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
-use crate::point::{Point, PointError, Transport};
+use crate::point::{Nic, Point, PointError, Submitter, Transport};
 
 pub(super) struct Batching;
 
@@ -52,7 +52,9 @@ impl Experiment for Batching {
     fn possible(&self, point: &Point) -> Result<(), Impossible> {
         let is = |axis, word| point.get(axis).and_then(|value| value.word()) == Some(word);
         let bytes = point.number(AxisId::Payload).unwrap_or(0);
-        let (why, nearest) = match (is(AxisId::Inline, "on"), is(AxisId::Sharing, "warp")) {
+        let warp = is(AxisId::Sharing, "warp")
+            || (is(AxisId::Sharing, "exclusive") && point.submitter == Submitter::Cuda);
+        let (why, nearest) = match (is(AxisId::Inline, "on"), warp) {
             (true, true) if bytes != 8 => ("a warp's inline put has 8 B", 8),
             (true, false) if bytes > 28 => {
                 ("more than 28 B inline take more than one block: see `inline`", 28)
@@ -73,7 +75,9 @@ impl Experiment for Batching {
         let batch: u32 = point.number_as(AxisId::Batch)?;
         let sharing: Sharing =
             point.word(AxisId::Sharing)?.parse().map_err(|e| PointError::from_error(&e))?;
-        let warp = sharing == Sharing::Warp;
+        let on_gpu = point.submitter == Submitter::Cuda;
+        // A GPU's exclusive queue has a warp for itself, whose lanes build the batch together.
+        let warp = sharing == Sharing::Warp || (on_gpu && sharing == Sharing::Exclusive);
         // What the caller does, and what the doorbell policy makes of it.
         let (ringing, group, nth, force) = match point.word(AxisId::Doorbell)? {
             "threshold" => (Ringing::Threshold, batch, 1, false),
@@ -88,12 +92,23 @@ impl Experiment for Batching {
             Choice { order: gda::order(point)?, sharing, ringing, signalling, ..Choice::default() };
         let mut spec = Spec::one(choice, bytes);
         spec.qps = point.number_as(AxisId::Qps)?;
-        // On a host more posting threads than queue pairs, or than cores to spare, measure the scheduler.
-        spec.threads = if sharing == Sharing::Exclusive { 1 } else { 2 };
+        spec.threads = match (on_gpu, sharing) {
+            (true, Sharing::Exclusive) => spec.qps,
+            (true, _) => (4 * spec.qps).clamp(4, 128),
+            // On a host more posting threads than queue pairs, or than cores to spare, measure the scheduler.
+            (false, Sharing::Exclusive) => 1,
+            (false, _) => 2,
+        };
+        if point.nic == Nic::None {
+            // Nothing comes back: a launch is as long as the queues are deep.
+            spec.log_blocks = 15;
+        }
         spec.slots = 4096;
+        let threads = spec.threads;
         let mut bench = Bench::new(ctx, point, spec)?;
         let posting = Posting { batch: group, nth, force, warp, inline, get: false };
         let (rates, _) = bench.rate(ctx, posting)?;
-        Ok(vec![bench.finish(ctx, Measurement::rate(rates))?])
+        let measured = bench.resources(bench.finish(ctx, Measurement::rate(rates))?)?;
+        Ok(vec![measured.detail("threads", threads).detail("lanes", if warp { 32 } else { 1 })])
     }
 }

@@ -1,33 +1,33 @@
-//! The bench that mini-gda's experiments share: two linked NICs, regions, queue pairs, and the two kernels.
+//! The bench that mini-gda's experiments share: regions, queue pairs, and the kernels.
 //!
 //! An experiment says what to vary; everything that must hold for every measurement is done here: unique
 //! payloads, data checked at the target, no findings by the NIC, the clock, the labels.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use device::choice::{Choice, Order, Sharing, Signalling};
-use device::host::{self, Kernel};
+use device::choice::{Choice, Sharing, Signalling};
+use device::cuda::Prepared;
+use device::host::Kernel;
+use device::shared::Shared;
 use device::view::{LatencyArgs, Local, Op, QuietScope, RateArgs, Remote, RoundTripArgs};
 use mini_gda::{Gda, GdaAttr};
-use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
-use rdma::{Access, Memory, Nic as _, Region};
-use softnic::{Caps, NicConfig, Profile};
+use rdma::Region;
 
-use crate::axes::AxisId;
 use crate::context::RunContext;
-use crate::cpus::{Assignment, EngineMode};
-use crate::measurement::{Clock, Measurement};
-use crate::point::{Point, PointError};
+use crate::measurement::Measurement;
+use crate::point::{Point, PointError, Transport};
 use crate::quantity::{GBs, MMsgs, Micros};
 
 use super::payload::{Slots, fill};
+pub(super) use super::rig::order;
+use super::rig::{Need, Rig, broke, word};
 
 /// Operations of a launch that are not counted: they warm the launch's own thread up.
 pub(super) const SETTLE: u64 = 16;
 /// Longest that one launch of the rate kernel should take.
 pub(super) const LAUNCH: Duration = Duration::from_millis(5);
+/// Operations of a launch on a GPU, at least: its clock is measured from its begin to its end.
+pub(super) const LEAST_ON_GPU: u64 = 2048;
 
 /// What a bench is made for.
 pub(super) struct Spec {
@@ -52,9 +52,7 @@ impl Spec {
 }
 
 pub(super) struct Bench {
-    fabric: Fabric,
-    near: Arc<SoftNic>,
-    far: Arc<SoftNic>,
+    pub rig: Rig,
     source: Region,
     target: Region,
     /// What atomics leave.
@@ -64,8 +62,12 @@ pub(super) struct Bench {
     gda: Gda,
     spec: Spec,
     slots: Slots,
-    clock: host::Clock,
-    cpus: Assignment,
+    /// The sequence is a bare one.
+    bare: bool,
+    /// Failure words, one a thread.
+    failures: Shared<u64>,
+    /// Ticks of issue and completion, one an operation of a launch.
+    ticks: [Shared<u64>; 2],
     /// The next unused payload value.
     next: u64,
     signals: u64,
@@ -89,88 +91,42 @@ pub(super) struct Posting {
     pub get: bool,
 }
 
-pub(super) fn broke(error: impl std::error::Error + 'static) -> PointError {
-    PointError::from_error(&error)
-}
-
-/// The profile that a point asks for.
-fn profile(point: &Point) -> Result<Profile, PointError> {
-    let name = point.word(AxisId::Profile)?;
-    Profile::by_name(name)
-        .ok_or_else(|| PointError::failed(format!("no timing profile is called {name}")))
-}
-
-/// Two linked NICs with the point's profile. Their engine is stepped where time is virtual, or where it has no
-/// core of its own.
-pub(super) fn fabric(
-    point: &Point,
-    cpus: &Assignment,
-    qps: u32,
-    virtual_time: bool,
-) -> Result<Fabric, PointError> {
-    let stepped = virtual_time || cpus.engine == EngineMode::Stepped;
-    Fabric::open(&FabricAttr {
-        nics: 2,
-        engine: if stepped {
-            Engine::Stepped
-        } else {
-            Engine::Thread { cpu: cpus.engines.first().copied() }
-        },
-        clock: if virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
-        config: config(point, qps)?,
-    })
-    .map_err(broke)
-}
-
-/// A NIC with the point's profile and room for so many queue pairs.
-fn config(point: &Point, qps: u32) -> Result<NicConfig, PointError> {
-    let default = Caps::default();
-    let room = |usual: u32| usual.max(qps + 16);
-    let caps = Caps {
-        max_qps: room(default.max_qps),
-        max_cqs: room(default.max_cqs),
-        max_uars: room(default.max_uars),
-        ..default
-    };
-    Ok(NicConfig { profile: profile(point)?, caps, ..NicConfig::default() })
-}
-
-/// The ordering that a point asks for, if host threads can do it.
-pub(super) fn order(point: &Point) -> Result<Order, PointError> {
-    let order: Order = point.word(AxisId::Order)?.parse().map_err(broke)?;
-    if order == Order::AsyncMmio {
-        return Err(PointError::not_run(
-            "order async-mmio is an instruction of sm_100 and newer GPUs: the host submitter has none like it",
-        ));
-    }
-    Ok(order)
-}
-
 impl Bench {
     pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
-        let cpus = ctx.place(spec.threads as usize, 0, 1);
-        let fabric = fabric(point, &cpus, spec.qps, spec.virtual_time)?;
-        let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
-        let slots = Slots::new(spec.bytes, spec.slots, spec.threads);
-        let all = Access::all();
-        let source = near.register(&slots.memory(), all).map_err(broke)?;
-        let target = far.register(&slots.memory(), all).map_err(broke)?;
-        let result = near.register(&Memory::zeroed(64), all).map_err(broke)?;
-        let signal = far.register(&Memory::zeroed(64), all).map_err(broke)?;
-        fill(&source.memory, ctx.seed());
+        let rig = Rig::open(
+            ctx,
+            point,
+            &Need {
+                qps: spec.qps,
+                submitters: spec.threads as usize,
+                workers: 0,
+                virtual_time: spec.virtual_time,
+            },
+        )?;
+        // A launch measures its clock: the longer the better.
+        let wanted = if rig.on_gpu() { spec.slots.max(LEAST_ON_GPU) } else { spec.slots };
+        let slots = Slots::new(spec.bytes, wanted, spec.threads);
+        let source = rig.region(&rig.near, slots.length())?;
+        let target = rig.region(&rig.far, slots.length())?;
+        let result = rig.region(&rig.near, 64)?;
+        let signal = rig.region(&rig.far, 64)?;
+        fill(&source, ctx.seed())?;
         let attr = GdaAttr {
             qps: spec.qps,
             log_blocks: spec.log_blocks,
             choice: spec.choice,
             deadline: ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10)),
+            queues: rig.queues(),
+            peers: rig.peers(),
+            state: rig.own(),
+            clock: rig.clock,
             ..GdaAttr::default()
         };
-        let gda = Gda::connect(near.as_ref(), far.as_ref(), &attr).map_err(broke)?;
-        let clock = host::Clock::host();
+        let gda = Gda::connect(rig.near.as_ref(), rig.far.as_ref(), &attr).map_err(broke)?;
         Ok(Bench {
-            fabric,
-            near,
-            far,
+            failures: rig.words(spec.threads as usize)?,
+            ticks: [rig.words(slots.slots as usize)?, rig.words(slots.slots as usize)?],
+            rig,
             source,
             target,
             result,
@@ -178,8 +134,7 @@ impl Bench {
             gda,
             spec,
             slots,
-            clock,
-            cpus,
+            bare: point.transport == Transport::Bare,
             next: 1,
             signals: 0,
             wrong: 0,
@@ -193,6 +148,7 @@ impl Bench {
         op: Op,
         scope: QuietScope,
     ) -> Result<Latency, PointError> {
+        self.rig.completes()?;
         let mut samples = Latency { issue: Vec::new(), total: Vec::new() };
         let mut warmup = ctx.warmup();
         while warmup > 0 {
@@ -225,16 +181,13 @@ impl Bench {
         ops: u64,
         into: &mut Latency,
     ) -> Result<(), PointError> {
-        let mut issue = vec![0u64; ops as usize];
-        let mut total = vec![0u64; ops as usize];
-        let mut failure = 0u64;
         let first = self.next;
         self.next += SETTLE + ops;
         if op == Op::Get {
-            self.slots.mark(&self.target, 0, first, SETTLE + ops);
+            self.slots.mark(&self.target, 0, first, SETTLE + ops)?;
         }
         let args = LatencyArgs {
-            qp: self.gda.views().as_ptr(),
+            qp: self.gda.device_views(),
             qps: self.spec.qps,
             scope,
             bytes: self.spec.bytes,
@@ -248,27 +201,28 @@ impl Bench {
             result: local(&self.result),
             signal: remote(&self.signal),
             av: self.gda.address_vector(),
-            issue: issue.as_mut_ptr(),
-            total: total.as_mut_ptr(),
-            failure: &raw mut failure,
+            issue: self.ticks[0].as_ptr(),
+            total: self.ticks[1].as_ptr(),
+            failure: self.failures.as_ptr(),
         };
-        self.launch(Kernel::Latency(op, &args))?;
-        self.gda.check(self.near.as_ref(), failure).map_err(broke)?;
-        let hertz = self.clock.ticks_per_us * 1e6;
-        into.issue.extend(issue.iter().map(|t| Micros::from_ticks(*t, hertz)));
-        into.total.extend(total.iter().map(|t| Micros::from_ticks(*t, hertz)));
+        let kernel = if self.bare { Kernel::Bare(op, &args) } else { Kernel::Latency(op, &args) };
+        let hertz = self.launch(ctx, kernel)?;
+        for (ticks, into) in self.ticks.iter().zip([&mut into.issue, &mut into.total]) {
+            let ticks = ticks.read().map_err(broke)?;
+            into.extend(ticks[..ops as usize].iter().map(|t| Micros::from_ticks(*t, hertz)));
+        }
         if ctx.check() {
             let ops = SETTLE + ops;
             self.wrong += match op {
-                Op::FetchAdd => self.wrong_signals(ops),
+                Op::FetchAdd => self.wrong_signals(ops)?,
                 Op::PutSignal => {
-                    self.wrong_signals(ops)
-                        + self.slots.wrong(&self.target, &self.source, 0, first, ops)
+                    self.wrong_signals(ops)?
+                        + self.slots.wrong(&self.target, &self.source, 0..1, first, ops)?
                 }
                 Op::Put | Op::PutInline => {
-                    self.slots.wrong(&self.target, &self.source, 0, first, ops)
+                    self.slots.wrong(&self.target, &self.source, 0..1, first, ops)?
                 }
-                Op::Get => self.slots.wrong(&self.source, &self.target, 0, first, ops),
+                Op::Get => self.slots.wrong(&self.source, &self.target, 0..1, first, ops)?,
             };
         }
         Ok(())
@@ -319,17 +273,18 @@ impl Bench {
         ops: u64,
     ) -> Result<(u64, Duration), PointError> {
         let threads = self.spec.threads as usize;
-        let (mut start, mut end, mut failure) =
-            (vec![0u64; threads], vec![0u64; threads], vec![0u64; threads]);
+        let ops = if self.rig.nobody_executes() { ops.min(self.room(posting)) } else { ops };
+        let (start, end) = (self.rig.words(threads)?, self.rig.words(threads)?);
+        let arrived = self.rig.words(1)?;
         let first = self.next;
         self.next += ops * threads as u64;
         if posting.get {
             for thread in 0..threads as u64 {
-                self.slots.mark(&self.target, thread, first + thread * ops, ops);
+                self.slots.mark(&self.target, thread, first + thread * ops, ops)?;
             }
         }
         let args = RateArgs {
-            qp: self.gda.views().as_ptr(),
+            qp: self.gda.device_views(),
             qps: self.spec.qps,
             threads: self.spec.threads,
             batch: posting.batch,
@@ -339,6 +294,7 @@ impl Bench {
             bytes: self.spec.bytes,
             lanes: if posting.warp { 32 } else { 1 },
             is_inline: posting.inline.into(),
+            quiet: (!self.rig.nobody_executes()).into(),
             ops,
             warmup: 0,
             first,
@@ -346,19 +302,22 @@ impl Bench {
             stride: self.slots.stride,
             local: local(&self.source),
             remote: remote(&self.target),
-            start: start.as_mut_ptr(),
-            end: end.as_mut_ptr(),
-            failure: failure.as_mut_ptr(),
+            start: start.as_ptr(),
+            end: end.as_ptr(),
+            failure: self.failures.as_ptr(),
+            arrived: arrived.as_ptr().cast(),
         };
-        let before = self.near.counters().map_err(broke)?;
-        let began = self.fabric.engine().now();
-        self.launch(Kernel::Rate(&args))?;
-        let ended = self.fabric.engine().now();
-        for word in &failure {
-            self.gda.check(self.near.as_ref(), *word).map_err(broke)?;
-        }
+        let before = self.rig.near.completed().map_err(broke)?;
+        let began = self.rig.virtual_now();
+        self.launch(ctx, Kernel::Rate(&args))?;
+        let ended = self.rig.virtual_now();
         let all = ops * threads as u64;
-        if ctx.check() {
+        if self.rig.nobody_executes() {
+            if ctx.check() {
+                self.wrong += self.wrong_records(all)?;
+            }
+            self.gda.reset().map_err(broke)?;
+        } else if ctx.check() {
             // Operations that share a slot can't be told apart by its content: the NIC's count tells. On a shared
             // queue whose callers signal, each thread's quiet of each queue pair posts a NOP.
             let shared = self.spec.choice.sharing != Sharing::Exclusive;
@@ -367,38 +326,49 @@ impl Bench {
             } else {
                 0
             };
-            let done = self.near.counters().map_err(broke)?.completed - before.completed;
+            let done = self.rig.near.completed().map_err(broke)? - before;
             self.wrong += (all + nops).abs_diff(done);
             let (arrived, origin) = if posting.get {
                 (&self.source, &self.target)
             } else {
                 (&self.target, &self.source)
             };
-            self.wrong += (0..threads as u64)
-                .map(|thread| self.slots.wrong(arrived, origin, thread, first + thread * ops, ops))
-                .sum::<u64>();
+            self.wrong += self.slots.wrong(arrived, origin, 0..threads as u64, first, ops)?;
         }
-        let time = if self.spec.virtual_time {
+        let time = if self.rig.has_virtual_time() {
             Duration::from_nanos(ended - began)
         } else {
-            let begin = start.iter().min().copied().unwrap_or(0);
-            let end = end.iter().max().copied().unwrap_or(0);
-            Duration::from_secs_f64(
-                end.saturating_sub(begin) as f64 / (self.clock.ticks_per_us * 1e6),
-            )
+            self.rig.span(&start, &end)?
         };
         Ok((all, time))
     }
 
-    fn launch(&self, kernel: Kernel<'_>) -> Result<(), PointError> {
-        let relax = self.gda.relax(self.near.as_ref());
-        // SAFETY: views and regions live as long as the bench, sample buffers as long as the caller's frame, and
-        // both have the sizes that the arguments say.
-        unsafe { host::launch(&self.spec.choice, kernel, &self.cpus.submitters, Some(&relax)) }
-            .map_err(|error| match error {
-                host::LaunchError::NotBuilt { .. } => PointError::not_run(error.to_string()),
-                other => broke(other),
-            })
+    /// Operations a thread that its queues hold, where nobody completes them: whole batches.
+    fn room(&self, posting: Posting) -> u64 {
+        let blocks = self.gda.blocks() * u64::from(self.spec.qps) / u64::from(self.spec.threads);
+        let batch = u64::from(posting.batch);
+        // Threads that share queues don't fill them evenly.
+        let sure = if self.spec.choice.sharing == Sharing::Exclusive { blocks } else { blocks / 2 };
+        (sure / batch).max(1) * batch
+    }
+
+    /// Where nobody executes, the doorbell records must say that all was posted.
+    fn wrong_records(&self, posted: u64) -> Result<u64, PointError> {
+        let mut told = 0;
+        for qp in self.gda.queue_pairs() {
+            let mut record = [0u8; 4];
+            qp.areas.record.read(4 * wire::doorbell::RECORD_SEND, &mut record).map_err(broke)?;
+            told += u64::from(u32::from_be_bytes(record));
+        }
+        Ok(posted.abs_diff(told))
+    }
+
+    fn launch(&self, ctx: &RunContext, kernel: Kernel<'_>) -> Result<f64, PointError> {
+        let near = self.rig.near.as_ref();
+        let check = |word| self.gda.check(near, word).map_err(broke);
+        self.failures.write(&vec![0; self.failures.len()]).map_err(broke)?;
+        let relax = self.gda.relax(near);
+        self.rig.launch(ctx, &self.spec.choice, kernel, &relax, &self.failures, &check)
     }
 
     /// What every measurement of this bench has in common.
@@ -410,22 +380,10 @@ impl Bench {
         ctx: &RunContext,
         measurement: Measurement,
     ) -> Result<Measurement, PointError> {
-        let mut measurement = measurement.clock(clock_of(&self.clock, self.spec.virtual_time));
+        let mut measurement =
+            self.rig.finish(measurement, self.rig.unsafe_order(self.spec.choice.order))?;
         if ctx.check() {
             measurement = measurement.checked(self.wrong);
-        }
-        let findings =
-            [self.near.findings().map_err(broke)?, self.far.findings().map_err(broke)?].concat();
-        let unsafe_order = self.spec.choice.order == Order::None;
-        if let (Some(first), false) = (findings.first(), unsafe_order) {
-            return Err(PointError::failed(format!(
-                "the NIC reports {} findings, first: {first}",
-                findings.len()
-            )));
-        }
-        if unsafe_order {
-            measurement = measurement
-                .unsafe_mode("nothing orders WQE, doorbell record and doorbell for the NIC");
         }
         Ok(measurement
             .detail("sq_blocks", 1u64 << self.spec.log_blocks)
@@ -437,33 +395,36 @@ impl Bench {
             .detail("signalling", self.spec.choice.signalling.name())
             .detail("transport_service", self.spec.choice.transport.name())
             .detail("max_blocks", self.spec.choice.max_blocks)
-            .detail("payload_slots", self.slots.slots)
-            .detail("nic_findings", findings.len() as u64))
+            .detail("payload_slots", self.slots.slots))
     }
 
     /// Signals and atomics are counted at the target: none may be missing or twice.
-    fn wrong_signals(&mut self, ops: u64) -> u64 {
+    fn wrong_signals(&mut self, ops: u64) -> Result<u64, PointError> {
         let expected = self.signals + ops;
-        self.signals = self.signal.memory.word(0).load(Ordering::Acquire);
-        let before = self.result.memory.word(0).load(Ordering::Acquire);
-        expected.abs_diff(self.signals) + u64::from(before.wrapping_add(1) != self.signals)
+        self.signals = word(&self.signal)?;
+        let before = word(&self.result)?;
+        let mut wrong = expected.abs_diff(self.signals);
+        wrong += u64::from(before.wrapping_add(1) != self.signals);
+        Ok(wrong)
     }
-}
 
-/// The clock of a measurement, for its record.
-pub(super) fn clock_of(host: &host::Clock, virtual_time: bool) -> Clock {
-    if virtual_time {
-        return Clock {
-            source: "virtual time of the NIC".to_owned(),
-            resolution_ns: 1.0,
-            overhead_ns: 0.0,
+    /// What the kernel of a rate takes of a GPU's multiprocessor, as details; nothing for host threads.
+    ///
+    /// # Errors
+    /// The kernel can't be loaded.
+    pub fn resources(&self, measurement: Measurement) -> Result<Measurement, PointError> {
+        let Some(gpu) = self.rig.gpu() else { return Ok(measurement) };
+        let of = |kind| {
+            Prepared::new(gpu, kind, &self.spec.choice).and_then(|p| p.resources()).map_err(broke)
         };
-    }
-    let ns = 1e3 / host.ticks_per_us;
-    Clock {
-        source: host.source.to_owned(),
-        resolution_ns: host.resolution as f64 * ns,
-        overhead_ns: host.overhead as f64 * ns,
+        let kernel = of(device::source::KernelKind::Rate)?;
+        Ok(measurement
+            .detail("registers", kernel.registers)
+            .detail("shared_bytes", kernel.shared)
+            .detail("local_bytes", kernel.local)
+            .detail("resident_blocks_of_128", kernel.resident_blocks)
+            .detail("occupancy", kernel.occupancy)
+            .detail("occupancy_lost", 1.0 - kernel.occupancy))
     }
 }
 
@@ -500,20 +461,30 @@ pub(super) fn round_trip(
     let mut spec = Spec::one(choice, 8);
     spec.threads = 2;
     let bench = Bench::new(ctx, point, spec)?;
-    let attr = GdaAttr { choice, ..GdaAttr::default() };
-    let back = Gda::connect(bench.far.as_ref(), bench.near.as_ref(), &attr).map_err(broke)?;
-    let views = [bench.gda.views()[0], back.views()[0]];
+    let rig = &bench.rig;
+    rig.completes()?;
+    let attr = GdaAttr {
+        choice,
+        queues: rig.queues(),
+        peers: rig.peers(),
+        state: rig.own(),
+        clock: rig.clock,
+        deadline: ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10)),
+        ..GdaAttr::default()
+    };
+    let back = Gda::connect(rig.far.as_ref(), rig.near.as_ref(), &attr).map_err(broke)?;
+    let views = Shared::at(&rig.own(), &[bench.gda.views()[0], back.views()[0]]).map_err(broke)?;
     let (inbox, outbox) = (&bench.result, &bench.signal);
     let mut samples = Vec::new();
-    let hertz = bench.clock.ticks_per_us * 1e6;
     let mut warmup = ctx.warmup();
     let mut sampling = ctx.sampling();
+    let most = bench.slots.slots;
     loop {
         let warming = warmup > 0;
         if warming {
             ctx.go_on("the warm-up")?;
         }
-        let ops = if warming { warmup.min(256) } else { sampling.next(256, "replies")? };
+        let ops = if warming { warmup.min(most) } else { sampling.next(most, "replies")? };
         if ops == 0 {
             break;
         }
@@ -521,24 +492,31 @@ pub(super) fn round_trip(
             warmup -= ops;
             sampling = ctx.sampling();
         }
-        inbox.memory.word(0).store(0, Ordering::Relaxed);
-        outbox.memory.word(0).store(0, Ordering::Relaxed);
-        let (mut ticks, mut failure) = (vec![0u64; ops as usize], [0u64; 2]);
+        for region in [inbox, outbox] {
+            region.memory.write(0, &[0; 8]).map_err(broke)?;
+        }
         let args = RoundTripArgs {
             qp: views.as_ptr(),
             inbox: [inbox.address as *mut u64, outbox.address as *mut u64],
             remote: [remote(outbox), remote(inbox)],
             warmup: SETTLE,
             samples: ops,
-            deadline: views[0].deadline,
-            ticks: ticks.as_mut_ptr(),
-            failure: failure.as_mut_ptr(),
+            deadline: bench.gda.views()[0].deadline,
+            ticks: bench.ticks[0].as_ptr(),
+            failure: bench.failures.as_ptr(),
         };
-        bench.launch(Kernel::RoundTrip(&args))?;
-        bench.gda.check(bench.near.as_ref(), failure[0]).map_err(broke)?;
-        back.check(bench.far.as_ref(), failure[1]).map_err(broke)?;
+        // A failure names its queue pair, which one of the two sides knows.
+        let check = |word| {
+            bench.gda.check(rig.near.as_ref(), word).map_err(broke)?;
+            back.check(rig.far.as_ref(), word).map_err(broke)
+        };
+        bench.failures.write(&[0; 2]).map_err(broke)?;
+        let relax = bench.gda.relax(rig.near.as_ref());
+        let kernel = Kernel::RoundTrip(&args);
+        let hertz = rig.launch(ctx, &choice, kernel, &relax, &bench.failures, &check)?;
         if !warming {
-            samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+            let ticks = bench.ticks[0].read().map_err(broke)?;
+            samples.extend(ticks[..ops as usize].iter().map(|t| Micros::from_ticks(*t, hertz)));
         }
     }
     // Each side checks that every value that arrives is the next one: wrong data would have failed above.

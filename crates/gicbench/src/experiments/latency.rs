@@ -24,7 +24,7 @@ impl Experiment for Latency {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda, Transport::MiniProxy]
+        &[Transport::MiniGda, Transport::Bare, Transport::MiniProxy]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -36,8 +36,10 @@ impl Experiment for Latency {
             AxisUse::new(AxisId::Op, "put,get,atomic,put-signal", "put,get,atomic,put-signal"),
             AxisUse::new(AxisId::Payload, "8", "8,64,512,4K,32K,256K,1M"),
             AxisUse::new(AxisId::Conn, "rc", "rc,dc").only(&[Transport::MiniGda]),
-            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(&[Transport::MiniGda]),
+            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(GPU_SUBMITTED),
             AxisUse::new(AxisId::Cq, "collapsed", "collapsed,ring").only(&[Transport::MiniGda]),
+            AxisUse::new(AxisId::Queues, "auto", "auto").only(GPU_SUBMITTED),
+            AxisUse::new(AxisId::DoorbellMemory, "auto", "auto").only(GPU_SUBMITTED),
             AxisUse::new(AxisId::Handoff, "lap-parity", "lap-parity").only(&[Transport::MiniProxy]),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
@@ -61,6 +63,14 @@ impl Experiment for Latency {
                 nearest: vec!["8".to_owned()],
             });
         }
+        if point.transport == Transport::Bare && !is(AxisId::Op, "put") {
+            return Err(Impossible {
+                axis: AxisId::Op,
+                with: AxisId::Payload,
+                why: "the bare sequence is a put".to_owned(),
+                nearest: vec!["put".to_owned()],
+            });
+        }
         if is(AxisId::Conn, "dc") && is(AxisId::Cq, "ring") {
             return Err(Impossible {
                 axis: AxisId::Cq,
@@ -75,6 +85,11 @@ impl Experiment for Latency {
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport == Transport::MiniProxy {
             return proxied(ctx, point);
+        }
+        if point.transport == Transport::Bare {
+            let choice = Choice { order: gda::order(point)?, ..Choice::default() };
+            let spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
+            return gda::issue_and_completion(ctx, point, spec, Op::Put, QuietScope::One);
         }
         let transport: choice::Transport =
             point.word(AxisId::Conn)?.parse().map_err(|e| PointError::from_error(&e))?;
@@ -102,6 +117,9 @@ impl Experiment for Latency {
         with_rest(measured, gda::issue_and_completion(ctx, point, spec, op, QuietScope::One))
     }
 }
+
+/// Transports whose posting threads ring the doorbell.
+const GPU_SUBMITTED: &[Transport] = &[Transport::MiniGda, Transport::Bare];
 
 fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
     let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;

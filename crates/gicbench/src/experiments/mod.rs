@@ -16,6 +16,7 @@ mod payload;
 mod proxy;
 mod proxy_scaling;
 mod quiet;
+mod rig;
 
 use crate::axes::AxisId;
 use crate::context::RunContext;

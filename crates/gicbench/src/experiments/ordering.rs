@@ -2,13 +2,13 @@
 
 use super::gda::{self, Spec};
 use super::{AxisUse, Experiment, Limits, Suite};
-use device::choice::Choice;
+use device::choice::{Choice, CqKind};
 use device::view::{Op, QuietScope};
 
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, Metric};
-use crate::point::{Point, PointError, Transport};
+use crate::point::{Point, PointError, Submitter, Transport};
 
 pub(super) struct Ordering;
 
@@ -22,7 +22,7 @@ impl Experiment for Ordering {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda]
+        &[Transport::MiniGda, Transport::Bare]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -38,8 +38,9 @@ impl Experiment for Ordering {
                 "none,gpu-release,gpu-fence,release-fence-mmio,system-fence,async-mmio",
             ),
             AxisUse::new(AxisId::CqLoad, "plain,acquire", "plain,acquire"),
-            AxisUse::new(AxisId::Cq, "collapsed", "collapsed,ring"),
-            AxisUse::new(AxisId::Queues, "host", "host,gpu"),
+            AxisUse::new(AxisId::Cq, "collapsed", "collapsed,ring").only(&[Transport::MiniGda]),
+            AxisUse::new(AxisId::Queues, "auto", "auto"),
+            AxisUse::new(AxisId::DoorbellMemory, "auto", "auto"),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
         AXES
@@ -53,18 +54,18 @@ impl Experiment for Ordering {
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
-        if point.word(AxisId::Queues)? == "gpu" {
-            return Err(PointError::not_run("queues in GPU memory need the cuda submitter"));
-        }
         let choice = Choice {
             order: gda::order(point)?,
-            cq_kind: point.word(AxisId::Cq)?.parse().map_err(|e| PointError::from_error(&e))?,
+            cq_kind: match point.transport {
+                Transport::Bare => CqKind::Collapsed,
+                _ => point.word(AxisId::Cq)?.parse().map_err(|e| PointError::from_error(&e))?,
+            },
             cq_load: point.word(AxisId::CqLoad)?.parse().map_err(|e| PointError::from_error(&e))?,
             ..Choice::default()
         };
         let spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
         let measured = gda::issue_and_completion(ctx, point, spec, Op::Put, QuietScope::One)?;
-        if cfg!(target_arch = "x86_64") {
+        if cfg!(target_arch = "x86_64") && point.submitter == Submitter::Host {
             let note =
                 "x86 orders plain stores by itself: every mode is the same instructions there";
             return Ok(measured.into_iter().map(|m| m.detail("host_modes", note)).collect());

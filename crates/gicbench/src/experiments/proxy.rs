@@ -1,26 +1,25 @@
 //! The bench that mini-proxy's experiments share; what it takes care of is what [`gda`](super::gda)'s does.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use device::host::{self, LaunchError};
 use device::proxy::{
     Descriptor, EnqueueArgs, Handoff, Producers, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
     ProxyRoundTripArgs,
 };
+use device::shared::Shared;
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
-use rdma::soft::{Fabric, SoftNic};
-use rdma::{Access, Memory, Nic as _, Region};
+use rdma::{Nic, Region};
 
 use crate::context::RunContext;
 use crate::cpus::Assignment;
-use crate::measurement::Measurement;
+use crate::measurement::{Measurement, MemoryKind};
 use crate::point::{Point, PointError};
 use crate::quantity::{GBs, MMsgs, Micros};
 
-use super::gda::{LAUNCH, SETTLE, broke, clock_of, fabric};
+use super::gda::{LAUNCH, LEAST_ON_GPU, SETTLE};
 use super::payload::{Slots, fill};
+use super::rig::{Need, Rig, broke, word};
 
 /// What a bench is made for.
 #[derive(Clone)]
@@ -38,6 +37,8 @@ pub(super) struct Spec {
     pub slots: u64,
     /// The NIC's time is computed, not waited for.
     pub virtual_time: bool,
+    /// Workers of another proxy that need CPUs, too.
+    pub other_workers: u32,
 }
 
 impl Spec {
@@ -53,6 +54,7 @@ impl Spec {
             signal_every: 1,
             slots: 256,
             virtual_time: false,
+            other_workers: 0,
         }
     }
 }
@@ -79,17 +81,15 @@ pub(super) fn reservation(atomic: bool) -> Producers {
 }
 
 pub(super) struct Bench {
-    fabric: Fabric,
-    near: Arc<SoftNic>,
-    far: Arc<SoftNic>,
+    pub rig: Rig,
     source: Region,
     target: Region,
     signal: Region,
     proxy: Proxy,
     spec: Spec,
     slots: Slots,
-    clock: host::Clock,
-    cpus: Assignment,
+    /// Failure words, one a thread.
+    failures: Shared<u64>,
     /// Slots of a ring.
     depth: u32,
     /// 64-byte blocks of a send queue.
@@ -102,46 +102,57 @@ pub(super) struct Bench {
     stepped: bool,
 }
 
-fn drive(cpus: &Assignment, stepped: bool) -> Drive {
-    if stepped { Drive::Stepped } else { Drive::Threads { cpus: cpus.workers.clone() } }
+/// Of workers that come after `before` others.
+fn drive(cpus: &Assignment, stepped: bool, before: u32) -> Drive {
+    if stepped {
+        Drive::Stepped
+    } else {
+        Drive::Threads { cpus: cpus.workers.iter().skip(before as usize).copied().collect() }
+    }
 }
 
 impl Bench {
     pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
-        let cpus = ctx.place(spec.threads as usize, spec.workers as usize, 1);
-        let fabric = fabric(point, &cpus, spec.workers, spec.virtual_time)?;
-        let (near, far) = (Arc::clone(fabric.nic(0)), Arc::clone(fabric.nic(1)));
-        let slots = Slots::new(spec.bytes, spec.slots, spec.threads);
-        let all = Access::all();
-        let source = near.register(&slots.memory(), all).map_err(broke)?;
-        let target = far.register(&slots.memory(), all).map_err(broke)?;
-        let signal = far.register(&Memory::zeroed(64), all).map_err(broke)?;
-        fill(&source.memory, ctx.seed());
+        let rig = Rig::open(
+            ctx,
+            point,
+            &Need {
+                qps: spec.workers,
+                submitters: spec.threads as usize,
+                workers: (spec.workers + spec.other_workers) as usize,
+                virtual_time: spec.virtual_time,
+            },
+        )?;
+        rig.completes()?;
+        // A launch measures its clock: the longer the better.
+        let wanted =
+            if rig.on_gpu() && spec.slots > 1 { spec.slots.max(LEAST_ON_GPU) } else { spec.slots };
+        let slots = Slots::new(spec.bytes, wanted, spec.threads);
+        let source = rig.region(&rig.near, slots.length())?;
+        let target = rig.region(&rig.far, slots.length())?;
+        let signal = rig.region(&rig.far, 64)?;
+        fill(&source, ctx.seed())?;
         // Spinning workers without a core of their own would measure the scheduler.
-        let by_waiters = spec.virtual_time || cpus.oversubscribed();
-        let drive = drive(&cpus, by_waiters);
+        let by_waiters = spec.virtual_time || rig.cpus.oversubscribed();
+        let drive = drive(&rig.cpus, by_waiters, 0);
         let channel = ChannelAttr {
             local: source.clone(),
             remote: target.clone(),
             signal: Some((signal.clone(), 0)),
         };
-        let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
-        let attr = attributes(&spec, &slots, channel, drive, deadline);
-        let proxy = connect(&near, far.as_ref(), &attr)?;
+        let attr = attributes(ctx, &rig, &spec, &slots, channel, drive)?;
+        let proxy = connect(&rig.near, rig.far.as_ref(), &attr)?;
         let sq_blocks = 1 << attr.log_blocks;
         let built = spec.choice.handoff == Handoff::ProducerCounter;
         Ok(Bench {
-            fabric,
-            near,
-            far,
+            failures: rig.words(spec.threads as usize)?,
+            rig,
             source,
             target,
             signal,
             proxy,
             spec,
             slots,
-            clock: host::Clock::host(),
-            cpus,
             depth: if built { sq_blocks } else { attr.depth },
             sq_blocks,
             next: 1,
@@ -185,22 +196,21 @@ impl Bench {
     ) -> Result<(), PointError> {
         let threads = self.spec.threads as usize;
         let ops = self.whole_rounds(SETTLE, ops);
-        let mut ticks = [vec![0u64; ops as usize * threads], vec![0u64; ops as usize * threads]];
-        let mut failure = vec![0u64; threads];
+        let samples = ops as usize * threads;
+        let ticks = [self.rig.words(samples)?, self.rig.words(samples)?];
         let each = SETTLE + ops;
         let first = self.take_values(each);
         match op {
             ProxyOp::Get => {
-                self.slots.clear(&self.source);
+                self.slots.clear(&self.source)?;
                 for thread in 0..threads as u64 {
-                    self.slots.mark(&self.target, thread, first + thread * each, each);
+                    self.slots.mark(&self.target, thread, first + thread * each, each)?;
                 }
             }
-            _ => self.slots.clear(&self.target),
+            _ => self.slots.clear(&self.target)?,
         }
-        let [issue, done] = &mut ticks;
         let args = EnqueueArgs {
-            ring: self.proxy.views().as_ptr(),
+            ring: self.proxy.device_views(),
             rings: self.spec.rings,
             threads: self.spec.threads,
             channel: 0,
@@ -211,29 +221,25 @@ impl Bench {
             samples: ops,
             first,
             local: self.source.address,
-            enqueue: issue.as_mut_ptr(),
-            total: done.as_mut_ptr(),
-            failure: failure.as_mut_ptr(),
+            enqueue: ticks[0].as_ptr(),
+            total: ticks[1].as_ptr(),
+            failure: self.failures.as_ptr(),
         };
-        self.launch(ProxyKernel::Enqueue(op, &args), &failure)?;
-        let hertz = self.clock.ticks_per_us * 1e6;
-        enqueue.extend(ticks[0].iter().map(|t| Micros::from_ticks(*t, hertz)));
-        total.extend(ticks[1].iter().map(|t| Micros::from_ticks(*t, hertz)));
+        let hertz = self.launch(ctx, ProxyKernel::Enqueue(op, &args))?;
+        for (ticks, into) in ticks.iter().zip([enqueue, total]) {
+            let ticks = ticks.read().map_err(broke)?;
+            into.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+        }
         if ctx.check() {
             let all = each * threads as u64;
-            match op {
-                ProxyOp::FetchAdd => {
-                    let seen = self.target.memory.word(0).load(Ordering::Acquire);
-                    self.wrong += all.abs_diff(seen);
-                }
-                ProxyOp::Get => {
-                    self.wrong += self.wrong_slots(&self.source, &self.target, first, each)
-                }
-                _ => self.wrong += self.wrong_slots(&self.target, &self.source, first, each),
-            }
+            self.wrong += match op {
+                ProxyOp::FetchAdd => all.abs_diff(word(&self.target)?),
+                ProxyOp::Get => self.wrong_slots(&self.source, &self.target, first, each)?,
+                _ => self.wrong_slots(&self.target, &self.source, first, each)?,
+            };
             if op == ProxyOp::PutSignal {
                 let expected = self.signals + all;
-                self.signals = self.signal.memory.word(0).load(Ordering::Acquire);
+                self.signals = word(&self.signal)?;
                 self.wrong += expected.abs_diff(self.signals);
             }
         }
@@ -268,12 +274,11 @@ impl Bench {
     fn launch_rate(&mut self, ctx: &RunContext, ops: u64) -> Result<(u64, Duration), PointError> {
         let ops = self.whole_rounds(0, ops);
         let threads = self.spec.threads as usize;
-        let (mut start, mut end, mut failure) =
-            (vec![0u64; threads], vec![0u64; threads], vec![0u64; threads]);
-        self.slots.clear(&self.target);
+        let (start, end) = (self.rig.words(threads)?, self.rig.words(threads)?);
+        self.slots.clear(&self.target)?;
         let first = self.take_values(ops);
         let args = ProxyRateArgs {
-            ring: self.proxy.views().as_ptr(),
+            ring: self.proxy.device_views(),
             rings: self.spec.rings,
             threads: self.spec.threads,
             channels: 1,
@@ -285,28 +290,24 @@ impl Bench {
             slots: self.slots.slots,
             stride: self.slots.stride,
             local: self.source.address,
-            start: start.as_mut_ptr(),
-            end: end.as_mut_ptr(),
-            failure: failure.as_mut_ptr(),
+            start: start.as_ptr(),
+            end: end.as_ptr(),
+            failure: self.failures.as_ptr(),
         };
         let before = self.proxy.counters().completed;
-        let began = self.fabric.engine().now();
-        self.launch(ProxyKernel::Rate(&args), &failure)?;
-        let ended = self.fabric.engine().now();
+        let began = self.rig.virtual_now();
+        self.launch(ctx, ProxyKernel::Rate(&args))?;
+        let ended = self.rig.virtual_now();
         let all = ops * threads as u64;
         if ctx.check() {
             let done = self.proxy.counters().completed - before;
             self.wrong += all.abs_diff(done);
-            self.wrong += self.wrong_slots(&self.target, &self.source, first, ops);
+            self.wrong += self.wrong_slots(&self.target, &self.source, first, ops)?;
         }
-        let time = if self.spec.virtual_time {
+        let time = if self.rig.has_virtual_time() {
             Duration::from_nanos(ended - began)
         } else {
-            let begin = start.iter().min().copied().unwrap_or(0);
-            let end = end.iter().max().copied().unwrap_or(0);
-            Duration::from_secs_f64(
-                end.saturating_sub(begin) as f64 / (self.clock.ticks_per_us * 1e6),
-            )
+            self.rig.span(&start, &end)?
         };
         Ok((all, time))
     }
@@ -326,21 +327,21 @@ impl Bench {
         first
     }
 
-    fn wrong_slots(&self, arrived: &Region, origin: &Region, first: u64, each: u64) -> u64 {
-        (0..u64::from(self.spec.threads))
-            .map(|thread| self.slots.wrong(arrived, origin, thread, first + thread * each, each))
-            .sum()
+    fn wrong_slots(
+        &self,
+        arrived: &Region,
+        origin: &Region,
+        first: u64,
+        each: u64,
+    ) -> Result<u64, PointError> {
+        self.slots.wrong(arrived, origin, 0..u64::from(self.spec.threads), first, each)
     }
 
-    fn launch(&self, kernel: ProxyKernel<'_>, failures: &[u64]) -> Result<(), PointError> {
+    fn launch(&self, ctx: &RunContext, kernel: ProxyKernel<'_>) -> Result<f64, PointError> {
+        let check = |word| self.proxy.check(word).map_err(broke);
+        self.failures.write(&vec![0; self.failures.len()]).map_err(broke)?;
         let relax = self.proxy.relax();
-        // SAFETY: views and regions live as long as the bench, sample buffers as long as the caller's frame, and
-        // both have the sizes that the arguments say.
-        unsafe {
-            device::proxy::launch(&self.spec.choice, kernel, &self.cpus.submitters, Some(&relax))
-        }
-        .map_err(launch_error)?;
-        failures.iter().try_for_each(|word| self.proxy.check(*word).map_err(broke))
+        self.rig.launch_proxy(ctx, &self.spec.choice, kernel, &relax, &self.failures, &check)
     }
 
     /// What every measurement of this bench has in common.
@@ -352,17 +353,9 @@ impl Bench {
         ctx: &RunContext,
         measurement: Measurement,
     ) -> Result<Measurement, PointError> {
-        let mut measurement = measurement.clock(clock_of(&self.clock, self.spec.virtual_time));
+        let mut measurement = self.rig.finish(measurement, None)?;
         if ctx.check() {
             measurement = measurement.checked(self.wrong);
-        }
-        let findings =
-            [self.near.findings().map_err(broke)?, self.far.findings().map_err(broke)?].concat();
-        if let Some(first) = findings.first() {
-            return Err(PointError::failed(format!(
-                "the NIC reports {} findings, first: {first}",
-                findings.len()
-            )));
         }
         let counters = self.proxy.counters();
         let choice = &self.spec.choice;
@@ -387,8 +380,7 @@ impl Bench {
             .detail(
                 "workers_run",
                 if self.stepped { "stepped by waiting threads" } else { "on threads" },
-            )
-            .detail("nic_findings", findings.len() as u64))
+            ))
     }
 }
 
@@ -412,22 +404,14 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { (100.0 * a as f64 / b as f64).round() / 100.0 }
 }
 
-fn launch_error(error: LaunchError) -> PointError {
-    match error {
-        LaunchError::NotBuilt { .. } | LaunchError::ProxyNotBuilt { .. } => {
-            PointError::not_run(error.to_string())
-        }
-        other => broke(other),
-    }
-}
-
 fn attributes(
+    ctx: &RunContext,
+    rig: &Rig,
     spec: &Spec,
     slots: &Slots,
     channel: ChannelAttr,
     drive: Drive,
-    deadline: Duration,
-) -> ProxyAttr {
+) -> Result<ProxyAttr, PointError> {
     // A counter can only ask for what the worker knows: one request a slot, in the kernel's order.
     let requests = if spec.choice.handoff == Handoff::MappedCounter {
         (0..slots.slots)
@@ -442,7 +426,7 @@ fn attributes(
     } else {
         Vec::new()
     };
-    ProxyAttr {
+    Ok(ProxyAttr {
         choice: spec.choice,
         rings: spec.rings,
         workers: spec.workers,
@@ -451,17 +435,16 @@ fn attributes(
         channels: vec![channel],
         requests,
         drive,
-        deadline,
+        deadline: ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10)),
+        rings_in: rig.place(MemoryKind::Host),
+        state: rig.own(),
+        clock: rig.clock,
         ..ProxyAttr::default()
-    }
+    })
 }
 
-fn connect(
-    near: &Arc<SoftNic>,
-    far: &dyn rdma::Nic,
-    attr: &ProxyAttr,
-) -> Result<Proxy, PointError> {
-    Proxy::connect(Arc::clone(near) as Arc<dyn rdma::Nic>, far, attr).map_err(|error| match error {
+fn connect(near: &Arc<dyn Nic>, far: &dyn Nic, attr: &ProxyAttr) -> Result<Proxy, PointError> {
+    Proxy::connect(Arc::clone(near), far, attr).map_err(|error| match error {
         // What the axes ask for doesn't go together.
         mini_proxy::ProxyError::IdleWorkers { .. }
         | mini_proxy::ProxyError::Chain { .. }
@@ -494,24 +477,24 @@ pub(super) fn round_trip(
     point: &Point,
     choice: ProxyChoice,
 ) -> Result<Measurement, PointError> {
-    let mut spec = Spec { slots: 1, threads: 2, ..Spec::one(choice, 8) };
+    // A worker on each side.
+    let mut spec = Spec { slots: 1, threads: 2, other_workers: 1, ..Spec::one(choice, 8) };
     let bench = Bench::new(ctx, point, spec.clone())?;
+    let rig = &bench.rig;
     spec.threads = 1;
     // Each side's value leaves from the first 8 bytes of its region and arrives in a word of the other's.
-    let (far_out, near_in) = (
-        bench.far.register(&Memory::zeroed(64), Access::all()).map_err(broke)?,
-        bench.near.register(&Memory::zeroed(64), Access::all()).map_err(broke)?,
-    );
+    let (far_out, near_in) = (rig.region(&rig.far, 64)?, rig.region(&rig.near, 64)?);
     let channel = ChannelAttr { local: far_out.clone(), remote: near_in.clone(), signal: None };
     let slots = Slots::new(8, 1, 1);
-    let deadline = ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10));
-    let drive = drive(&bench.cpus, bench.stepped);
-    let attr = attributes(&spec, &slots, channel, drive, deadline);
-    let back = connect(&bench.far, bench.near.as_ref(), &attr)?;
-    let rings = [bench.proxy.views()[0], back.views()[0]];
-    let hertz = bench.clock.ticks_per_us * 1e6;
+    let drive = drive(&rig.cpus, bench.stepped, 1);
+    let attr = attributes(ctx, rig, &spec, &slots, channel, drive)?;
+    let back = connect(&rig.far, rig.near.as_ref(), &attr)?;
+    let views = [bench.proxy.views()[0], back.views()[0]];
+    let rings = Shared::at(&rig.own(), &views).map_err(broke)?;
+    let most = if rig.on_gpu() { LEAST_ON_GPU } else { MOST_REPLIES };
+    let ticks = rig.words(most as usize)?;
     let mut samples = Vec::new();
-    let mut warmup = rounds(ctx.warmup(), MOST_REPLIES);
+    let mut warmup = rounds(ctx.warmup(), most);
     let mut sampling = None;
     loop {
         let warming = warmup.next();
@@ -520,39 +503,35 @@ pub(super) fn round_trip(
         }
         let ops = match warming {
             Some(ops) => ops,
-            None => sampling.get_or_insert_with(|| ctx.sampling()).next(MOST_REPLIES, "replies")?,
+            None => sampling.get_or_insert_with(|| ctx.sampling()).next(most, "replies")?,
         };
         if ops == 0 {
             break;
         }
-        near_in.memory.word(0).store(0, Ordering::Relaxed);
-        bench.target.memory.word(0).store(0, Ordering::Relaxed);
-        let (mut ticks, mut failure) = (vec![0u64; ops as usize], [0u64; 2]);
+        for region in [&near_in, &bench.target] {
+            region.memory.write(0, &[0; 8]).map_err(broke)?;
+        }
         let args = ProxyRoundTripArgs {
             ring: rings.as_ptr(),
             outbox: [bench.source.address as *mut u64, far_out.address as *mut u64],
             inbox: [near_in.address as *mut u64, bench.target.address as *mut u64],
             warmup: SETTLE,
             samples: ops,
-            deadline: rings[0].deadline,
-            ticks: ticks.as_mut_ptr(),
-            failure: failure.as_mut_ptr(),
+            deadline: views[0].deadline,
+            ticks: ticks.as_ptr(),
+            failure: bench.failures.as_ptr(),
         };
+        let check = |word| {
+            bench.proxy.check(word).map_err(broke)?;
+            back.check(word).map_err(broke)
+        };
+        bench.failures.write(&[0; 2]).map_err(broke)?;
         let relax = Proxy::relax_all([&bench.proxy, &back]);
-        // SAFETY: rings, regions and sample buffers outlive the launch and have the sizes that are said.
-        unsafe {
-            device::proxy::launch(
-                &choice,
-                ProxyKernel::RoundTrip(&args),
-                &bench.cpus.submitters,
-                Some(&relax),
-            )
-        }
-        .map_err(launch_error)?;
-        bench.proxy.check(failure[0]).map_err(broke)?;
-        back.check(failure[1]).map_err(broke)?;
+        let kernel = ProxyKernel::RoundTrip(&args);
+        let hertz = rig.launch_proxy(ctx, &choice, kernel, &relax, &bench.failures, &check)?;
         if warming.is_none() {
-            samples.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
+            let ticks = ticks.read().map_err(broke)?;
+            samples.extend(ticks[..ops as usize].iter().map(|t| Micros::from_ticks(*t, hertz)));
         }
     }
     // Each side checks that every value that arrives is the next one: wrong data would have failed above.

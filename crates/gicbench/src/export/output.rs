@@ -58,23 +58,27 @@ impl Output {
         Ok(output)
     }
 
-    /// Claims both files of a run, where they are asked for.
+    /// Claims the files of several flags, where they are asked for.
     ///
     /// # Errors
-    /// As [`Output::claim`], or both are one file.
-    pub fn claim_both(
-        json: Option<&Path>,
-        csv: Option<&Path>,
+    /// As [`Output::claim`], or two of them are one file.
+    pub fn claim_all<const N: usize>(
+        files: [(&'static str, Option<&Path>); N],
         force: bool,
-    ) -> Result<(Option<Self>, Option<Self>), UsageError> {
-        let claim = |path: Option<&Path>| path.map(|path| Output::claim(path, force)).transpose();
-        let (json, csv) = (claim(json)?, claim(csv)?);
-        if let (Some(json), Some(csv)) = (&json, &csv)
-            && json.place() == csv.place()
-        {
-            return Err(UsageError::SameFile(csv.path.clone()));
+    ) -> Result<[Option<Self>; N], UsageError> {
+        let mut claimed = [const { None }; N];
+        let mut places: Vec<(&'static str, _)> = Vec::new();
+        for (slot, (flag, path)) in claimed.iter_mut().zip(files) {
+            let Some(path) = path else { continue };
+            let output = Output::claim(path, force)?;
+            let place = output.place();
+            if let Some(&(first, _)) = places.iter().find(|(_, other)| *other == place) {
+                return Err(UsageError::SameFile { first, second: flag, path: output.path });
+            }
+            places.push((flag, place));
+            *slot = Some(output);
         }
-        Ok((json, csv))
+        Ok(claimed)
     }
 
     /// Writes the file beside its place, and puts it there when it is whole.
@@ -166,8 +170,10 @@ mod tests {
         for other in ["out", "./out", "../here/out"] {
             let here = inside("here");
             fs::create_dir_all(&here).unwrap();
-            let both = Output::claim_both(Some(&here.join("out")), Some(&here.join(other)), false);
-            assert!(matches!(both, Err(UsageError::SameFile(_))), "{other}");
+            let (first, second) = (here.join("out"), here.join(other));
+            let files = [("--json", Some(&*first)), ("--csv", None), ("--html", Some(&*second))];
+            let error = Output::claim_all(files, false).unwrap_err().to_string();
+            assert!(error.contains("--json and --html both name"), "{other}: {error}");
             assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
         }
     }

@@ -6,8 +6,10 @@ use std::io::{self, Write};
 
 use super::columns::{axis_names, plain, pretty};
 use crate::plan::Registry;
+use crate::published::Published;
 use crate::quantity::Bytes;
 use crate::record::{Missing, Record, Row};
+use crate::report::derived::derive;
 
 /// What stands where there is no number.
 const NONE: &str = "-";
@@ -16,7 +18,12 @@ const NONE: &str = "-";
 ///
 /// # Errors
 /// The writer's.
-pub fn table(out: &mut dyn Write, record: &Record, registry: &Registry) -> io::Result<()> {
+pub fn table(
+    out: &mut dyn Write,
+    record: &Record,
+    registry: &Registry,
+    published: &Published,
+) -> io::Result<()> {
     preamble(out, record)?;
     let mut done: Vec<(&str, &str)> = Vec::new();
     for row in &record.measurements {
@@ -38,7 +45,35 @@ pub fn table(out: &mut dyn Write, record: &Record, registry: &Registry) -> io::R
         }
         section(out, &rows, group.1)?;
     }
+    derived(out, record, published)?;
     ending(out, record)
+}
+
+/// What follows from several rows: comments, so that a reader of the rows passes them by.
+fn derived(out: &mut dyn Write, record: &Record, published: &Published) -> io::Result<()> {
+    let derived = derive(&record.measurements, published);
+    if derived.is_empty() {
+        return Ok(());
+    }
+    let mut grid = Grid::comments();
+    grid.left = [0, 1, 2, 5, 7].into();
+    let head = ["derived", "transport", "by", "measured", "published", "whose", "ratio", "notes"];
+    grid.rows.push(head.map(str::to_owned).to_vec());
+    for one in &derived {
+        let at = if one.at.is_empty() { String::new() } else { format!(", {}", one.at) };
+        grid.rows.push(vec![
+            format!("{}{at}", one.what),
+            one.transport.to_owned(),
+            one.by.clone(),
+            one.shown(),
+            one.published_shown().unwrap_or(NONE.to_owned()),
+            one.published.map_or(NONE, |(_, whose)| whose).to_owned(),
+            one.ratio.map_or(NONE.to_owned(), |ratio| format!("{ratio:.2}")),
+            one.notes.clone(),
+        ]);
+    }
+    writeln!(out, "#")?;
+    grid.write(out)
 }
 
 fn preamble(out: &mut dyn Write, record: &Record) -> io::Result<()> {
@@ -164,7 +199,7 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
         }
         cells.push(row.wrong.map_or(NONE.to_owned(), |wrong| wrong.to_string()));
         cells.push(row.reference.as_ref().map_or(NONE.to_owned(), |r| r.value.to_string()));
-        cells.push(ratio(row));
+        cells.push(row.ratio().map_or(NONE.to_owned(), |ratio| format!("{ratio:.2}")));
         let notes: String = [
             (row.stand_in, 'S'),
             (row.unsafe_mode.is_some(), 'U'),
@@ -209,15 +244,6 @@ fn details(out: &mut dyn Write, rows: &[&Row]) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Measured over published, where the same thing was measured.
-fn ratio(row: &Row) -> String {
-    row.reference
-        .as_ref()
-        .filter(|figure| figure.comparable && !row.stand_in && figure.value != 0.0)
-        .and_then(|figure| Some(format!("{:.2}", row.p50? / figure.value)))
-        .unwrap_or_else(|| NONE.to_owned())
 }
 
 fn is_oversubscribed(row: &Row) -> bool {
@@ -275,9 +301,15 @@ struct Grid {
     rows: Vec<Vec<String>>,
     /// Columns aligned to the left; the others are to the right.
     left: BTreeSet<usize>,
+    /// Whether all rows are comments, and not the head alone.
+    all_comments: bool,
 }
 
 impl Grid {
+    fn comments() -> Self {
+        Grid { all_comments: true, ..Grid::default() }
+    }
+
     /// Writes the rows; the first two are the head, and are comments.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.rows.first().map_or(0, Vec::len);
@@ -288,7 +320,7 @@ impl Grid {
             })
             .collect();
         for (index, row) in self.rows.iter().enumerate() {
-            let mut line = String::from(if index < 2 { "#" } else { " " });
+            let mut line = String::from(if index < 2 || self.all_comments { "#" } else { " " });
             for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 if self.left.contains(&column) {
                     line.push_str(&format!(" {cell:<width$}"));

@@ -77,7 +77,13 @@ impl Experiment for Fake {
     }
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         ctx.place(1, 0, 1);
-        let clock = Clock { source: "made up".to_owned(), resolution_ns: 1.0, overhead_ns: 20.0 };
+        let clock = Clock {
+            source: "made up".to_owned(),
+            resolution_ns: 1.0,
+            overhead_ns: 20.0,
+            uncertainty: None,
+            timer_step_ns: None,
+        };
         let outcome = point.number(AxisId::Qps)?;
         let mut samples = Vec::new();
         let mut sampling = ctx.sampling();

@@ -43,5 +43,17 @@ GIC_FN u64 shared_clock() {
 #endif
 }
 
+// Counts the caller in and waits until `threads` have been counted; a caller for whom that is 0 doesn't wait. The
+// threads must all run at once.
+GIC_FN Failure await_all(u32* arrived, u32 threads, u64 deadline, u32 thread) {
+    u32 before = mem::fetch_add<Scope::gpu>(arrived, 1u);
+    if (before + 1 >= threads) return {};
+    Wait time(deadline);
+    while (mem::load_acquire<Scope::gpu>(arrived) < threads) {
+        if (time.expired()) return Failure::of(Why::deadline_start, 0, thread);
+    }
+    return {};
+}
+
 }  // namespace kernels
 }  // namespace gic

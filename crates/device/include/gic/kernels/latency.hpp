@@ -124,7 +124,7 @@ GIC_FN void latency(const LatencyArgs& a) {
     bool ok = true;
     for (u64 i = 0; i < n && ok; i++) {
         Endpoint<C> endpoint(a.qp[qp]);
-        ok = timed<C, O>(a, endpoint, qp, i);
+        ok = endpoint.is_loaded() && timed<C, O>(a, endpoint, qp, i);
         endpoint.save();
         if (++qp == a.qps) qp = 0;
     }

@@ -8,8 +8,9 @@ namespace kernels {
 
 // Thread t posts `ops` operations in batches of `batch`. With an exclusive choice it goes round the queue pairs
 // t, t + threads, …; with a shared one all threads use all of them. Operation i of a thread goes to slot
-// t * slots + i mod `slots`, and its 8-byte payload (or the mark of a longer one) is
-// first + t * ops + i.
+// t * slots + i mod `slots` and has the value first + t * ops + i. An 8-byte payload that travels in the WQE is its
+// operation's value. Any other is in memory: there each slot is marked, before the first post, with the value of the
+// last operation that goes to it, and all that go to it carry that mark.
 struct RateArgs {
     const Qp* qp;
     u32 qps;
@@ -21,18 +22,27 @@ struct RateArgs {
     u32 bytes;
     u32 lanes;      // 1, or 32: a whole warp builds the batch
     u32 is_inline;  // payload in the WQE; 8 bytes where a warp builds it
+    u32 quiet;      // 0: nothing is waited for at the end; `ops` fit the queues where nothing completes
     u64 ops;        // a thread, warm-up included; a multiple of `batch`
     u64 warmup;     // a thread
-    u64 first;      // operation i marks its payload with first + i
-    u64 slots;
-    u64 stride;
+    u64 first;      // of the launch's values: no two operations have the same
+    u64 slots;      // below 2^31
+    u64 stride;     // below 2^32
     Local local;
     Remote remote;
-    u64* start;    // shared clock: warm-up done, one a thread
-    u64* end;      // shared clock: all completed, one a thread
+    u64* start;    // shared clock: warm-up done by all threads, one a thread
+    u64* end;      // shared clock: all completed (posted, without quiet), one a thread
     u64* failure;  // one a thread
+    u32* arrived;  // 0 before the launch: threads whose warm-up is over; null: no thread waits for the others
 };
-static_assert(sizeof(RateArgs) == 144, "mirrored by the host");
+static_assert(sizeof(RateArgs) == 152, "mirrored by the host");
+
+enum class Body : u32 {
+    put = 0,
+    put_inline = 1,
+    put_value = 2,  // 8 bytes inline
+    get = 3,
+};
 
 struct WarpValue {
     Remote remote;
@@ -44,88 +54,110 @@ struct WarpOp {
     u32 bytes;
 };
 
-// No two operations of a launch carry the same value.
-GIC_FN u64 value_of(const RateArgs& a, u32 thread, u64 i) {
-    return a.first + thread * a.ops + i;
+// Where a thread is in its operations, and the slots and values of the next ones.
+class Place {
+  public:
+    GIC_FN Place(const RateArgs& a, u32 thread)
+        : slots_(static_cast<u32>(a.slots)), stride_(static_cast<u32>(a.stride)),
+          base_(thread * a.slots * a.stride),
+          value_(a.first + thread * a.ops) {}
+
+    // Of the operation that is `ahead` ones further on.
+    GIC_FN u64 offset(u32 ahead = 0) const {
+        return base_ + static_cast<u64>(wrap(slot_ + ahead)) * stride_;
+    }
+    GIC_FN u64 value(u32 ahead = 0) const { return value_ + ahead; }
+    GIC_FN void go(u32 by) {
+        slot_ = wrap(slot_ + by);
+        value_ += by;
+    }
+
+  private:
+    // One lap past the end at most where there are slots enough: a division would cost as much as the post.
+    GIC_FN u32 wrap(u32 slot) const {
+        u32 before = slot - slots_;
+        if (before < slot) slot = before;
+        return GIC_SELDOM(slot >= slots_) ? slot % slots_ : slot;
+    }
+
+    u32 slots_;
+    u32 stride_;
+    u32 slot_ = 0;
+    u64 base_;
+    u64 value_;
+};
+
+// Marks the thread's slots where the payload is read from memory.
+template <Body B>
+GIC_COLD void mark_slots(const RateArgs& a, u32 thread, const Warp& warp) {
+    if constexpr (B == Body::put || B == Body::put_inline) {
+        u64 used = a.ops < a.slots ? a.ops : a.slots;
+        warp.each([&](u32 lane, u32) {
+            for (u64 slot = lane; slot < used; slot += warp.count()) {
+                u64 last = slot + (a.ops - 1 - slot) / a.slots * a.slots;
+                u64 at = (thread * a.slots + slot) * a.stride;
+                write_payload(a.local.address + at, a.bytes, a.first + thread * a.ops + last);
+            }
+            mem::fence<Scope::system>();
+        });
+        warp.sync();
+    }
 }
 
-// One batch; returns its failure.
-template <class C>
-GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, u64 first, const Warp& warp) {
-    if (a.lanes == kWarp) {
-        for (u32 done = 0; done < a.batch; done += kWarp) {
-            u32 count = a.batch - done < kWarp ? a.batch - done : kWarp;
-            Warp part(count == kWarp ? 0xffffffffu : (1u << count) - 1);
-            How how;
-            how.ring = how.signal = done + count >= a.batch;
-            if constexpr (C::ringing == Ringing::every_nth) {
-                how.ring &= a.force != 0;
-                how.nth = a.nth;
-            }
-            auto slot = [&](u32 lane) {
-                return (thread * a.slots + (first + done + lane) % a.slots) * a.stride;
-            };
-            auto value = [&](u32 lane) { return value_of(a, thread, first + done + lane); };
-            Posted p;
-            if (a.is_inline) {
-                p = endpoint.put_value_warp(
-                    part,
-                    [&](u32 lane) {
-                        return WarpValue{{a.remote.address + slot(lane), a.remote.rkey}, value(lane)};
-                    },
-                    how);
+// One batch; returns its failure, to every lane.
+template <class C, Body B, u32 Lanes>
+GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, Place& place, const Warp& warp) {
+    How how;
+    if constexpr (C::ringing == Ringing::every_nth) how.nth = a.nth;
+    auto last = [&](bool is) {
+        how.signal = is;
+        how.ring = is && (C::ringing != Ringing::every_nth || a.force != 0);
+    };
+    if constexpr (Lanes == kWarp) {
+        auto post = [&](const Warp& part) {
+            if constexpr (B == Body::put_value) {
+                auto what = [&](u32 lane) {
+                    return WarpValue{{a.remote.address + place.offset(lane), a.remote.rkey}, place.value(lane)};
+                };
+                return endpoint.put_value_warp(part, what, how).failure;
             } else {
-                p = endpoint.put_warp(
-                    part,
-                    [&](u32 lane) {
-                        u64 at = slot(lane);
-                        write_payload(a.local.address + at, a.bytes, value(lane));
-                        return WarpOp{{a.remote.address + at, a.remote.rkey},
-                                      {a.local.address + at, a.local.lkey},
-                                      a.bytes};
-                    },
-                    how);
+                auto what = [&](u32 lane) {
+                    u64 at = place.offset(lane);
+                    return WarpOp{{a.remote.address + at, a.remote.rkey},
+                                  {a.local.address + at, a.local.lkey},
+                                  a.bytes};
+                };
+                return endpoint.put_warp(part, what, how).failure;
             }
-            Failure f = p.failure;
+        };
+        for (u32 left = a.batch; left != 0;) {
+            u32 count = left < kWarp ? left : kWarp;
+            left -= count;
+            last(left == 0);
+            // With a mask that is known a GPU's warp has nothing to find out.
+            Failure f = GIC_ON_GPU && count == kWarp
+                            ? post(Warp())
+                            : post(Warp(count == kWarp ? 0xffffffffu : (1u << count) - 1));
             // Lanes that took no part must leave with the others.
-            f.bits = warp.elect([&] { return f.bits; });
-            if (!f.ok()) return f;
+            if constexpr (C::shared) f.bits = warp.elect([&] { return f.bits; });
+            if (GIC_SELDOM(!f.ok())) return f;
+            place.go(count);
         }
-        warp.sync();
-        return {};
-    }
-    for (u32 b = 0; b < a.batch; b++) {
-        u64 i = first + b;
-        u64 slot = (thread * a.slots + i % a.slots) * a.stride;
-        How how;
-        how.ring = how.signal = b + 1 == a.batch;
-        if constexpr (C::ringing == Ringing::every_nth) {
-            how.ring &= a.force != 0;
-            how.nth = a.nth;
+    } else {
+        for (u32 b = 0; b < a.batch; b++) {
+            last(b + 1 == a.batch);
+            u64 at = place.offset();
+            Remote remote = {a.remote.address + at, a.remote.rkey};
+            Local local = {a.local.address + at, a.local.lkey};
+            Posted p;
+            if constexpr (B == Body::put) p = endpoint.put(remote, local, a.bytes, how);
+            if constexpr (B == Body::get) p = endpoint.get(local, remote, a.bytes, how);
+            if constexpr (B == Body::put_value) p = endpoint.put_value(remote, place.value(), how);
+            if constexpr (B == Body::put_inline)
+                p = endpoint.put_inline(remote, reinterpret_cast<const u8*>(local.address), a.bytes, how);
+            if (GIC_SELDOM(!p.failure.ok())) return p.failure;
+            place.go(1);
         }
-        Failure f;
-        if (a.is_inline && a.bytes == 8) {
-            f = endpoint.put_value({a.remote.address + slot, a.remote.rkey}, value_of(a, thread, i), how)
-                    .failure;
-        } else if (a.is_inline) {
-            write_payload(a.local.address + slot, a.bytes, value_of(a, thread, i));
-            f = endpoint
-                    .put_inline({a.remote.address + slot, a.remote.rkey},
-                                reinterpret_cast<const u8*>(a.local.address + slot), a.bytes, how)
-                    .failure;
-        } else if (a.is_get) {
-            f = endpoint
-                    .get({a.local.address + slot, a.local.lkey}, {a.remote.address + slot, a.remote.rkey},
-                         a.bytes, how)
-                    .failure;
-        } else {
-            write_payload(a.local.address + slot, a.bytes, value_of(a, thread, i));
-            f = endpoint
-                    .put({a.remote.address + slot, a.remote.rkey}, {a.local.address + slot, a.local.lkey},
-                         a.bytes, how)
-                    .failure;
-        }
-        if (!f.ok()) return f;
     }
     return {};
 }
@@ -133,14 +165,11 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, u32 thread, 
 // The lane that posted has the indices.
 template <class C>
 GIC_FN void save(Endpoint<C>& endpoint, const Warp& warp) {
-    warp.elect([&] {
-        endpoint.save();
-        return u64{0};
-    });
+    warp.lead([&] { endpoint.save(); });
 }
 
 template <class C>
-GIC_FN Failure quiet_own(const RateArgs& a, u32 first, u32 step, const Warp& warp) {
+GIC_COLD Failure quiet_own(const RateArgs& a, u32 first, u32 step, const Warp& warp) {
     Failure failure;
     for (u32 q = first; q < a.qps && failure.ok(); q += step) {
         failure.bits = warp.elect([&] {
@@ -153,40 +182,78 @@ GIC_FN Failure quiet_own(const RateArgs& a, u32 first, u32 step, const Warp& war
     return failure;
 }
 
-template <class C>
-GIC_FN void rate(const RateArgs& a, u32 thread) {
-    Warp warp(a.lanes == kWarp ? 0xffffffffu : 1u);
+// The threads' common start. One that has failed is counted, and doesn't wait.
+GIC_COLD inline Failure start_together(const RateArgs& a, u32 thread, const Warp& warp, u64 deadline, bool failed) {
+    Failure failure{warp.elect([&]() -> u64 {
+        if (a.arrived != nullptr) {
+            Failure f = await_all(a.arrived, failed ? 0 : a.threads, deadline, thread);
+            if (!f.ok()) return f.bits;
+        }
+        if (!failed) a.start[thread] = shared_clock();
+        return 0;
+    })};
+    return failure;
+}
+
+template <class C, Body B, u32 Lanes>
+GIC_FN void rate_of(const RateArgs& a, u32 thread) {
+    Warp warp(Lanes == kWarp ? 0xffffffffu : 1u);
     u32 first_qp = C::shared ? 0 : thread;
     u32 step = C::shared ? 1 : a.threads;
+    Failure failure;
+    bool started = false;
     // An exclusive choice needs a queue pair a thread: one that has none says so, and posts nothing.
     if (first_qp >= a.qps) {
-        a.failure[thread] = Failure::of(Why::too_large, 0, thread).bits;
-        return;
-    }
-    u32 own = (a.qps - first_qp + step - 1) / step;
-    Failure failure;
-    if (own == 1) {
-        // The usual case on a GPU: the indices stay in registers for the whole run.
-        Endpoint<C> endpoint(a.qp[first_qp]);
-        for (u64 i = 0; i < a.ops && failure.ok(); i += a.batch) {
-            if (i == a.warmup) a.start[thread] = shared_clock();
-            failure = post_batch(a, endpoint, thread, i, warp);
-        }
-        save(endpoint, warp);
+        failure = Failure::of(Why::too_large, 0, thread);
     } else {
+        mark_slots<B>(a, thread, warp);
+        Place place(a, thread);
+        u64 deadline = a.qp[first_qp].deadline;
+        u32 own = (a.qps - first_qp + step - 1) / step;
         u32 q = first_qp + (C::shared ? thread % own : 0);
-        for (u64 i = 0; i < a.ops && failure.ok(); i += a.batch) {
-            if (i == a.warmup) a.start[thread] = shared_clock();
+        for (u64 i = 0; i < a.ops && failure.ok();) {
+            // Indices stay in registers: where there is one queue pair, which is the usual case on a GPU, for the
+            // whole run.
             Endpoint<C> endpoint(a.qp[q]);
-            failure = post_batch(a, endpoint, thread, i, warp);
+            u64 end = own == 1 ? a.ops : i + a.batch;
+            for (; i < end && failure.ok(); i += a.batch) {
+                if (GIC_SELDOM(i == a.warmup)) {
+                    started = true;
+                    failure = start_together(a, thread, warp, deadline, false);
+                    if (!failure.ok()) break;
+                }
+                failure = post_batch<C, B, Lanes>(a, endpoint, place, warp);
+            }
             save(endpoint, warp);
             q += step;
             if (q >= a.qps) q = first_qp;
         }
+        if (failure.ok() && a.quiet != 0) failure = quiet_own<C>(a, first_qp, step, warp);
     }
-    if (failure.ok()) failure = quiet_own<C>(a, first_qp, step, warp);
-    a.end[thread] = shared_clock();
-    a.failure[thread] = failure.bits;
+    if (!started) start_together(a, thread, warp, 0, true);
+    warp.lead([&] {
+        a.end[thread] = shared_clock();
+        a.failure[thread] = failure.bits;
+    });
+}
+
+template <class C>
+GIC_FN void rate(const RateArgs& a, u32 thread) {
+    if (a.lanes == kWarp) {
+        if (a.is_inline != 0)
+            rate_of<C, Body::put_value, kWarp>(a, thread);
+        else
+            rate_of<C, Body::put, kWarp>(a, thread);
+    } else if (a.is_inline != 0) {
+        if (a.bytes == 8)
+            rate_of<C, Body::put_value, 1>(a, thread);
+        else
+            rate_of<C, Body::put_inline, 1>(a, thread);
+    } else if (a.is_get != 0) {
+        rate_of<C, Body::get, 1>(a, thread);
+    } else {
+        rate_of<C, Body::put, 1>(a, thread);
+    }
 }
 
 }  // namespace kernels

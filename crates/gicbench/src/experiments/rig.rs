@@ -1,0 +1,551 @@
+//! What every bench stands on: two linked NICs, who submits, where memory is, and the launch of a kernel.
+//!
+//! A bench knows its transport and its checks. Whether CPU or GPU threads run the device code, and which NIC executes,
+//! is decided here and nowhere else.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use device::choice::{Choice, MemoryPlace, Observer, Order};
+use device::clock::Clock;
+use device::cuda::{CudaError, Gpu, Launched, Place, Prepared};
+use device::host::{self, Kernel, LaunchError, Relax};
+use device::proxy::{ProxyChoice, ProxyKernel};
+use device::shared::Shared;
+use rdma::soft::{Engine, Fabric, FabricAttr};
+use rdma::{Access, Nic, Places, Region, soft_gpu};
+use softnic::{Caps, NicConfig, Profile};
+
+use crate::axes::AxisId;
+use crate::context::RunContext;
+use crate::cpus::{Assignment, EngineMode};
+use crate::gpu;
+use crate::measurement::{self, Measurement, MemoryKind, Placement};
+use crate::point::{self, Point, PointError, Submitter};
+
+/// What a bench needs of its rig.
+pub(super) struct Need {
+    /// Queue pairs on a NIC.
+    pub qps: u32,
+    /// Threads of the host submitter.
+    pub submitters: usize,
+    /// Worker threads.
+    pub workers: usize,
+    /// The NIC's time is computed, not waited for.
+    pub virtual_time: bool,
+}
+
+pub(super) struct Rig {
+    pub near: Arc<dyn Nic>,
+    pub far: Arc<dyn Nic>,
+    nics: Nics,
+    gpu: Option<Arc<Gpu>>,
+    nic: point::Nic,
+    pub cpus: Assignment,
+    pub clock: Clock,
+    pub placement: Placement,
+    virtual_time: bool,
+    /// Rates of the clock, one a launch on a GPU, in ticks a microsecond.
+    rates: RefCell<Vec<f64>>,
+}
+
+/// Who executes WQEs.
+enum Nics {
+    Soft(Fabric),
+    SoftGpu(soft_gpu::Fabric),
+    /// Nobody: the queues are a software NIC's that never runs.
+    None(#[allow(dead_code, reason = "kept for its queues")] Fabric),
+}
+
+pub(super) fn broke(error: impl std::error::Error + 'static) -> PointError {
+    PointError::from_error(&error)
+}
+
+/// The profile that a point asks for.
+fn profile(point: &Point) -> Result<Profile, PointError> {
+    let name = point.word(AxisId::Profile)?;
+    Profile::by_name(name)
+        .ok_or_else(|| PointError::failed(format!("no timing profile is called {name}")))
+}
+
+/// A NIC with the point's profile and room for so many queue pairs.
+fn config(point: &Point, qps: u32) -> Result<NicConfig, PointError> {
+    let default = Caps::default();
+    let room = |usual: u32| usual.max(qps + 16);
+    let caps = Caps {
+        max_qps: room(default.max_qps),
+        max_cqs: room(default.max_cqs),
+        max_uars: room(default.max_uars),
+        ..default
+    };
+    Ok(NicConfig { profile: profile(point)?, caps, ..NicConfig::default() })
+}
+
+/// Where a point has its memory: what its axes say, and otherwise what suits its NIC.
+fn placement(point: &Point) -> Placement {
+    let word = |axis| point.get(axis).and_then(|value| value.word());
+    let kind = |axis, otherwise| match word(axis) {
+        Some("gpu") => MemoryKind::Gpu,
+        Some("host") => MemoryKind::Host,
+        _ => otherwise,
+    };
+    // A NIC inside the GPU has all in its memory. A CPU engine follows host memory, and GPU memory only by copies.
+    // Where nothing executes, the doorbell goes over the bus, as a real NIC's does.
+    let (queues, rest) = match point.nic {
+        point::Nic::SoftGpu => (MemoryKind::Gpu, MemoryKind::Gpu),
+        point::Nic::None if point.submitter == Submitter::Cuda => {
+            (MemoryKind::Gpu, MemoryKind::Host)
+        }
+        _ => (MemoryKind::Host, MemoryKind::Host),
+    };
+    let queues = kind(AxisId::Queues, queues);
+    Placement {
+        queue: kind(AxisId::Sq, queues),
+        record: kind(AxisId::Record, queues),
+        cq: kind(AxisId::CqMemory, queues),
+        doorbell: kind(AxisId::DoorbellMemory, rest),
+        payload: kind(AxisId::PayloadMemory, rest),
+    }
+}
+
+/// The ordering that a point asks for, if its submitter can do it.
+pub(super) fn order(point: &Point) -> Result<Order, PointError> {
+    let order: Order = point.word(AxisId::Order)?.parse().map_err(broke)?;
+    if order == Order::AsyncMmio {
+        let arch = match point.submitter {
+            Submitter::Host => None,
+            Submitter::Cuda => Some(gpu::open().map_err(PointError::not_run)?.info().arch),
+        };
+        if arch.is_none_or(|arch| arch.0 < 100) {
+            let who = arch.map_or_else(|| "the host submitter".to_owned(), |arch| arch.name());
+            return Err(PointError::not_run(format!(
+                "order async-mmio is an instruction of sm_100 and newer GPUs: {who} has none like it",
+            )));
+        }
+    }
+    Ok(order)
+}
+
+impl Rig {
+    pub fn open(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
+        let placement = placement(point);
+        let gpu = match point.submitter {
+            Submitter::Host => {
+                if let Some(what) = placement.first_on_gpu() {
+                    return Err(PointError::not_run(format!(
+                        "{what} in GPU memory needs the cuda submitter"
+                    )));
+                }
+                None
+            }
+            Submitter::Cuda => Some(gpu::open().map_err(PointError::not_run)?),
+        };
+        // A GPU's threads keep no CPU busy; who launched them waits, or steps what has no thread of its own.
+        let engines = usize::from(point.nic == point::Nic::Soft);
+        let submitters = if gpu.is_some() { 1 } else { need.submitters };
+        let cpus = ctx.place(submitters, need.workers, engines);
+        let stepped = need.virtual_time || cpus.engine == EngineMode::Stepped;
+        let open = |engine| {
+            Fabric::open(&FabricAttr {
+                nics: 2,
+                engine,
+                clock: if need.virtual_time {
+                    softnic::Clock::Virtual
+                } else {
+                    softnic::Clock::Real
+                },
+                config: config(point, need.qps)?,
+            })
+            .map_err(broke)
+        };
+        let both = |fabric: &Fabric| -> [Arc<dyn Nic>; 2] {
+            [Arc::clone(fabric.nic(0)) as Arc<dyn Nic>, Arc::clone(fabric.nic(1)) as Arc<dyn Nic>]
+        };
+        let (nics, [near, far]) = match point.nic {
+            point::Nic::Soft => {
+                let engine = if stepped {
+                    Engine::Stepped
+                } else {
+                    Engine::Thread { cpu: cpus.engines.first().copied() }
+                };
+                let fabric = open(engine)?;
+                let nics = both(&fabric);
+                (Nics::Soft(fabric), nics)
+            }
+            point::Nic::None => {
+                let fabric = open(Engine::Stepped)?;
+                let nics = both(&fabric);
+                (Nics::None(fabric), nics)
+            }
+            point::Nic::SoftGpu => inside(point, gpu.as_ref(), need)?,
+            point::Nic::Mlx5 => {
+                return Err(PointError::not_run("NIC mlx5 is not in this build yet"));
+            }
+        };
+        let clock = match &gpu {
+            Some(gpu) => gpu.clock().map_err(broke)?,
+            None => Clock::host(),
+        };
+        Ok(Rig {
+            near,
+            far,
+            nics,
+            gpu,
+            nic: point.nic,
+            cpus,
+            clock,
+            placement,
+            virtual_time: need.virtual_time,
+            rates: RefCell::new(Vec::new()),
+        })
+    }
+
+    /// Memory of a kind as this submitter needs it.
+    pub fn place(&self, kind: MemoryKind) -> Place {
+        match (&self.gpu, kind) {
+            (None, _) => Place::Host,
+            (Some(gpu), MemoryKind::Host) => Place::Pinned(Arc::clone(gpu)),
+            (Some(gpu), MemoryKind::Gpu) => Place::Gpu(Arc::clone(gpu)),
+        }
+    }
+
+    /// Where the near side's queues are made.
+    pub fn queues(&self) -> Places {
+        Places {
+            sq: self.place(self.placement.queue),
+            record: self.place(self.placement.record),
+            cq: self.place(self.placement.cq),
+            doorbell: self.place(self.placement.doorbell),
+        }
+    }
+
+    /// Where the far side's are made, which nobody posts to: where its NIC reaches them best.
+    pub fn peers(&self) -> Places {
+        let kind = match self.nics {
+            Nics::SoftGpu(_) => MemoryKind::Gpu,
+            _ => MemoryKind::Host,
+        };
+        Places::all(&self.place(kind))
+    }
+
+    /// The submitter's own memory: what its threads keep, and their samples.
+    pub fn own(&self) -> Place {
+        self.place(MemoryKind::Gpu)
+    }
+
+    /// `bytes` of payload memory, registered at `nic`.
+    pub fn region(&self, nic: &Arc<dyn Nic>, bytes: usize) -> Result<Region, PointError> {
+        self.region_in(nic, bytes, self.placement.payload)
+    }
+
+    /// The same in memory of a kind.
+    pub fn region_in(
+        &self,
+        nic: &Arc<dyn Nic>,
+        bytes: usize,
+        kind: MemoryKind,
+    ) -> Result<Region, PointError> {
+        let memory = rdma::memory(&self.place(kind), bytes).map_err(broke)?;
+        nic.register(&memory, Access::all()).map_err(broke)
+    }
+
+    /// Words that a kernel writes: samples, failures.
+    pub fn words(&self, count: usize) -> Result<Shared<u64>, PointError> {
+        Shared::at(&self.own(), &vec![0u64; count]).map_err(broke)
+    }
+
+    /// The GPU whose threads submit.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.gpu.as_ref()
+    }
+
+    /// Whether GPU threads submit.
+    pub fn on_gpu(&self) -> bool {
+        self.gpu.is_some()
+    }
+
+    /// That somebody completes what is posted.
+    ///
+    /// # Errors
+    /// Nobody does.
+    pub fn completes(&self) -> Result<(), PointError> {
+        if self.nobody_executes() {
+            return Err(PointError::not_run(
+                "with NIC none nothing completes: only `batching` measures the submit side alone",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether nobody executes what is posted.
+    pub fn nobody_executes(&self) -> bool {
+        matches!(self.nics, Nics::None(_))
+    }
+
+    /// The time of a NIC whose time is computed, in nanoseconds.
+    pub fn virtual_now(&self) -> u64 {
+        match &self.nics {
+            Nics::Soft(fabric) | Nics::None(fabric) => fabric.engine().now(),
+            Nics::SoftGpu(_) => 0,
+        }
+    }
+
+    pub fn has_virtual_time(&self) -> bool {
+        self.virtual_time
+    }
+
+    /// From the first thread's start to the last one's end, by the clock that all threads of a launch share.
+    pub fn span(&self, start: &Shared<u64>, end: &Shared<u64>) -> Result<Duration, PointError> {
+        let first = start.read().map_err(broke)?.into_iter().min().unwrap_or(0);
+        let last = end.read().map_err(broke)?.into_iter().max().unwrap_or(0);
+        // The GPU's timer counts nanoseconds.
+        let ticks_per_us = if self.on_gpu() { 1e3 } else { self.clock.ticks_per_us };
+        Ok(Duration::from_secs_f64(last.saturating_sub(first) as f64 / ticks_per_us / 1e6))
+    }
+
+    /// Runs mini-gda's kernel to its end, and gives its clock's frequency in Hz. `failures` are the words that it
+    /// leaves, and `check` makes errors of them.
+    pub fn launch(
+        &self,
+        ctx: &RunContext,
+        choice: &Choice,
+        kernel: Kernel<'_>,
+        relax: &dyn Relax,
+        failures: &Shared<u64>,
+        check: &dyn Fn(u64) -> Result<(), PointError>,
+    ) -> Result<f64, PointError> {
+        let Some(gpu) = &self.gpu else {
+            // SAFETY: the callers' views, regions and buffers outlive the call and have the sizes that are said.
+            unsafe { host::launch(choice, kernel, &self.cpus.submitters, self.relax(relax)) }
+                .map_err(launch_error)?;
+            self.checked(failures, check)?;
+            return Ok(self.clock.ticks_per_us * 1e6);
+        };
+        let prepared = Prepared::new(gpu, kernel.kind(), choice).map_err(broke)?;
+        self.on_the_gpu(ctx, failures, check, |until, give_up| {
+            // SAFETY: as above; all of it is memory that the GPU reaches.
+            unsafe { prepared.run(kernel, self.relax(relax), until, give_up) }
+        })
+    }
+
+    /// The same for a kernel of the proxied path.
+    pub fn launch_proxy(
+        &self,
+        ctx: &RunContext,
+        choice: &ProxyChoice,
+        kernel: ProxyKernel<'_>,
+        relax: &dyn Relax,
+        failures: &Shared<u64>,
+        check: &dyn Fn(u64) -> Result<(), PointError>,
+    ) -> Result<f64, PointError> {
+        let Some(gpu) = &self.gpu else {
+            let cpus = &self.cpus.submitters;
+            // SAFETY: the callers' views, regions and buffers outlive the call and have the sizes that are said.
+            unsafe { device::proxy::launch(choice, kernel, cpus, self.relax(relax)) }
+                .map_err(launch_error)?;
+            self.checked(failures, check)?;
+            return Ok(self.clock.ticks_per_us * 1e6);
+        };
+        let prepared = Prepared::proxy(gpu, kernel.kind(), choice).map_err(broke)?;
+        self.on_the_gpu(ctx, failures, check, |until, give_up| {
+            // SAFETY: as above; all of it is memory that the GPU reaches.
+            unsafe { prepared.run_proxy(kernel, self.relax(relax), until, give_up) }
+        })
+    }
+
+    /// What waiting threads do; nothing where nobody executes.
+    fn relax<'a>(&self, relax: &'a dyn Relax) -> Option<&'a dyn Relax> {
+        (!self.nobody_executes()).then_some(relax)
+    }
+
+    /// Runs a kernel beside the NIC that is inside the GPU, if there is one.
+    pub fn on_the_gpu(
+        &self,
+        ctx: &RunContext,
+        failures: &Shared<u64>,
+        check: &dyn Fn(u64) -> Result<(), PointError>,
+        run: impl FnOnce(Instant, &dyn Fn() -> bool) -> Result<Launched, CudaError>,
+    ) -> Result<f64, PointError> {
+        let inside = match &self.nics {
+            Nics::SoftGpu(fabric) => Some(fabric.start().map_err(broke)?),
+            _ => None,
+        };
+        let patience = Cell::new(None);
+        let give_up = || {
+            let asked = ctx.interrupt().is_set();
+            asked
+                && patience.replace(patience.get().or(Some(Instant::now()))).is_some_and(
+                    // A launch that is going on well ends by itself.
+                    |since: Instant| since.elapsed() > Duration::from_millis(200),
+                )
+        };
+        let ended = run(ctx.deadline() + LATE, &give_up);
+        if let Some(inside) = inside {
+            inside.stop().map_err(broke)?;
+        }
+        match ended {
+            Ok(launched) => {
+                self.checked(failures, check)?;
+                self.rates.borrow_mut().push(launched.ticks_per_us);
+                Ok(launched.ticks_per_us * 1e6)
+            }
+            // The wait that it was told to give up says what it waited for.
+            Err(late @ CudaError::Late { .. }) => {
+                self.checked(failures, check)?;
+                Err(broke(late))
+            }
+            Err(error) => Err(broke(error)),
+        }
+    }
+
+    fn checked(
+        &self,
+        failures: &Shared<u64>,
+        check: &dyn Fn(u64) -> Result<(), PointError>,
+    ) -> Result<(), PointError> {
+        failures.read().map_err(broke)?.into_iter().try_for_each(check)
+    }
+
+    /// What the NICs saw that a safe configuration never does.
+    pub fn findings(&self) -> Result<Vec<String>, PointError> {
+        let near = self.near.findings().map_err(broke)?;
+        Ok([near, self.far.findings().map_err(broke)?].concat())
+    }
+
+    /// Why an ordering isn't safe for who executes here; none where it is.
+    pub fn unsafe_order(&self, order: Order) -> Option<String> {
+        if order == Order::None {
+            return Some("nothing orders WQE, doorbell record and doorbell for the NIC".to_owned());
+        }
+        if !self.on_gpu() {
+            return None;
+        }
+        let observer = match self.nic {
+            point::Nic::Soft => Observer::Cpu,
+            point::Nic::SoftGpu => Observer::ThisGpu,
+            point::Nic::Mlx5 | point::Nic::None => Observer::PcieDevice,
+        };
+        let memory = |kind| match kind {
+            MemoryKind::Host => MemoryPlace::Host,
+            MemoryKind::Gpu => MemoryPlace::Gpu,
+        };
+        let Placement { queue, record, .. } = self.placement;
+        let safe = [queue, record].iter().all(|kind| order.is_safe(observer, memory(*kind)));
+        (!safe).then(|| {
+            let who = match observer {
+                Observer::Cpu => "a CPU",
+                _ => "a PCIe device, of host memory",
+            };
+            format!("GPU scope does not order stores for {who}: no failure seen is no proof")
+        })
+    }
+
+    /// The median rate of the clock over the launches, in MHz, and how far apart they were, as a part of it.
+    fn clock_seen(&self) -> Option<(f64, f64)> {
+        let mut rates = self.rates.borrow().clone();
+        rates.sort_by(f64::total_cmp);
+        let (low, high) = (rates.first()?, rates.last()?);
+        let median = rates[rates.len() / 2];
+        Some((median, (high - low) / median))
+    }
+
+    /// What every measurement has in common, whatever its transport: the clock, the places, what the NICs saw.
+    ///
+    /// # Errors
+    /// The NICs saw something done wrong that a safe configuration never does.
+    pub fn finish(
+        &self,
+        mut measurement: Measurement,
+        unsafe_order: Option<String>,
+    ) -> Result<Measurement, PointError> {
+        measurement = measurement.clock(self.clock_of()).placement(self.placement);
+        let findings = self.findings()?;
+        match (findings.first(), unsafe_order) {
+            (_, Some(why)) => measurement = measurement.unsafe_mode(why),
+            (Some(first), None) => {
+                return Err(PointError::failed(format!(
+                    "the NIC reports {} findings, first: {first}",
+                    findings.len()
+                )));
+            }
+            (None, None) => {}
+        }
+        if let Some((mhz, spread)) = self.clock_seen() {
+            let round = |x: f64, to: f64| (x * to).round() / to;
+            measurement = measurement
+                .detail("sm_clock_mhz", round(mhz, 10.0))
+                .detail("sm_clock_spread", round(spread, 1e5));
+        }
+        if self.on_gpu() && self.nic == point::Nic::Soft {
+            let way = if self.placement.first_on_gpu().is_some() { "copies" } else { "not needed" };
+            measurement = measurement.detail("nic_reaches_gpu_memory_by", way);
+        }
+        Ok(measurement.detail("nic_findings", findings.len() as u64))
+    }
+
+    /// The clock of a measurement, for its record.
+    fn clock_of(&self) -> measurement::Clock {
+        if self.virtual_time {
+            return measurement::Clock {
+                source: "virtual time of the NIC".to_owned(),
+                resolution_ns: 1.0,
+                overhead_ns: 0.0,
+                uncertainty: None,
+                timer_step_ns: None,
+            };
+        }
+        let ns = 1e3 / self.clock.ticks_per_us;
+        measurement::Clock {
+            source: self.clock.source.to_owned(),
+            resolution_ns: self.clock.resolution as f64 * ns,
+            overhead_ns: self.clock.overhead as f64 * ns,
+            uncertainty: Some(self.clock.uncertainty),
+            timer_step_ns: self.clock.timer_step_ns,
+        }
+    }
+}
+
+/// What a launch may take beyond the point's own deadline: its waits end by it.
+const LATE: Duration = Duration::from_secs(1);
+
+/// NICs inside the GPU.
+fn inside(
+    point: &Point,
+    gpu: Option<&Arc<Gpu>>,
+    need: &Need,
+) -> Result<(Nics, [Arc<dyn Nic>; 2]), PointError> {
+    let Some(gpu) = gpu else {
+        return Err(PointError::not_run("NIC soft-gpu serves GPU threads: use --submitter cuda"));
+    };
+    if need.workers > 0 {
+        return Err(PointError::not_run(
+            "NIC soft-gpu executes what GPU threads post; a proxy's workers post from the CPU: use --nic soft",
+        ));
+    }
+    if profile(point)?.name != "none" {
+        return Err(PointError::not_run(
+            "NIC soft-gpu runs as fast as it can and has no timing profiles: use --profile none",
+        ));
+    }
+    let on = soft_gpu::EngineOn::Gpu(Arc::clone(gpu), need.qps.max(1));
+    let fabric = soft_gpu::Fabric::open(on).map_err(broke)?;
+    let nics = [Arc::clone(fabric.nic(0)) as Arc<dyn Nic>, Arc::clone(fabric.nic(1)) as _];
+    Ok((Nics::SoftGpu(fabric), nics))
+}
+
+/// The first 8 bytes of a region.
+pub(super) fn word(region: &Region) -> Result<u64, PointError> {
+    let mut bytes = [0; 8];
+    region.memory.read(0, &mut bytes).map_err(broke)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn launch_error(error: LaunchError) -> PointError {
+    match error {
+        LaunchError::NotBuilt { .. } | LaunchError::ProxyNotBuilt { .. } => {
+            PointError::not_run(error.to_string())
+        }
+        other => broke(other),
+    }
+}

@@ -1,0 +1,179 @@
+//! The table of an experiment's measurements: a row each, with everything that the pictures leave out.
+
+use std::collections::BTreeMap;
+
+use super::about::plain;
+use crate::report::entry::{Entry, varying};
+use crate::report::markup::Markup;
+use crate::report::notes;
+use crate::report::words::{self, NONE};
+
+/// Coordinates that have columns whether or not they vary.
+const ALWAYS: [&str; 3] = ["transport", "submitter", "nic"];
+
+/// Writes the table, folded.
+pub(super) fn rows(page: &mut Markup, entries: &[Entry], several: bool) {
+    let varying = varying(entries);
+    let mut columns: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
+    if several {
+        columns.insert(0, super::super::entry::RECORD.to_owned());
+    }
+    columns.extend(varying.into_iter().filter(|name| !columns.contains(name)).collect::<Vec<_>>());
+    let facts: Vec<BTreeMap<String, String>> = entries.iter().map(facts).collect();
+    let common: BTreeMap<String, String> = facts
+        .first()
+        .into_iter()
+        .flatten()
+        .filter(|(name, value)| facts.iter().all(|one| one.get(*name) == Some(value)))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let differing = facts.iter().any(|one| one.len() > common.len());
+
+    page.open("details", &[("class", &"data")]);
+    page.element("summary", &[], &words::counted(entries.len(), "measurement"));
+    let fixed = fixed(entries, &columns);
+    if !fixed.is_empty() {
+        page.element("p", &[("class", &"sub")], &format!("At every point: {}.", fixed.join(", ")));
+    }
+    if !common.is_empty() {
+        page.element(
+            "p",
+            &[("class", &"sub")],
+            &format!("Of every measurement: {}.", joined(&common)),
+        );
+    }
+    page.open("div", &[("class", &"scroll")]);
+    page.open("table", &[("class", &"rows")]);
+    page.open("thead", &[]);
+    page.open("tr", &[]);
+    for name in &columns {
+        let unit = if name == "payload" { " (B)" } else { "" };
+        page.element("th", &[("scope", &"col")], &format!("{name}{unit}"));
+    }
+    for (name, class) in HEADS.iter().take(HEADS.len() - usize::from(!differing)) {
+        page.element("th", &[("scope", &"col"), ("class", class)], name);
+    }
+    page.close();
+    page.close();
+    page.open("tbody", &[]);
+    for (entry, facts) in entries.iter().zip(&facts) {
+        row(page, entry, &columns);
+        if differing {
+            let own: BTreeMap<String, String> = facts
+                .iter()
+                .filter(|(name, _)| !common.contains_key(*name))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect();
+            page.element("td", &[("class", &"facts")], &joined(&own));
+        }
+        page.close();
+        page.line();
+    }
+    page.close();
+    page.close();
+    page.close();
+    page.close();
+}
+
+const HEADS: &[(&str, &str)] = &[
+    ("metric", ""),
+    ("unit", ""),
+    ("samples", "n"),
+    ("min", "n"),
+    ("p50", "n"),
+    ("95 % of p50", "n"),
+    ("p90", "n"),
+    ("p99", "n"),
+    ("p99.9", "n"),
+    ("max", "n"),
+    ("mean", "n"),
+    ("#wrong", "n"),
+    ("published", "n"),
+    ("ratio", "n"),
+    ("note", ""),
+    ("facts", ""),
+];
+
+/// Parameters that are the same wherever there are any; with the transport, where the others have none.
+fn fixed(entries: &[Entry], columns: &[String]) -> Vec<String> {
+    let mut names: Vec<&String> = Vec::new();
+    for name in entries.iter().flat_map(|entry| entry.row.point.parameters.keys()) {
+        if !columns.contains(name) && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let one = |name: &String| {
+        let with = |entry: &&Entry| entry.coordinate(name).is_some();
+        let entry = entries.iter().find(with)?;
+        let value = entry.show(name);
+        let only = if entries.iter().all(|entry| with(&entry)) {
+            String::new()
+        } else {
+            format!(" ({})", entry.row.point.transport)
+        };
+        Some(format!("{name} {value}{only}"))
+    };
+    names.into_iter().filter_map(one).collect()
+}
+
+/// Opens a row and writes its cells, but for the facts.
+fn row(page: &mut Markup, entry: &Entry, columns: &[String]) {
+    let row = entry.row;
+    page.open("tr", &[("data-row", &entry.id())]);
+    for name in columns {
+        let is_number = entry
+            .coordinate(name)
+            .is_some_and(|value| matches!(value, crate::report::entry::Coordinate::Number(_)));
+        page.element("td", &[("class", &if is_number { "n" } else { "" })], &entry.show(name));
+    }
+    page.element("td", &[], &words::metric(&row.metric));
+    page.element("td", &[], &words::unit(&row.unit));
+    let interval = row.p50_interval.map_or_else(
+        || NONE.to_owned(),
+        |ends| format!("{} to {}", words::number(ends.low), words::number(ends.high)),
+    );
+    let text = |value: Option<String>| value.unwrap_or_else(|| NONE.to_owned());
+    let cells = [
+        words::count(row.samples as u64),
+        words::number(row.min),
+        words::number_or_none(row.p50),
+        interval,
+        words::number_or_none(row.p90),
+        words::number_or_none(row.p99),
+        words::number_or_none(row.p999),
+        words::number(row.max),
+        words::number(row.mean),
+        text(row.wrong.map(words::count)),
+        text(row.reference.as_ref().map(|figure| words::printed(figure.value))),
+        text(row.ratio().map(|ratio| format!("{ratio:.2}"))),
+    ];
+    for cell in cells {
+        page.element("td", &[("class", &"n")], &cell);
+    }
+    page.element("td", &[("class", &"letters")], &notes::letters(row));
+}
+
+/// What the record says of a measurement beside its numbers.
+fn facts(entry: &Entry) -> BTreeMap<String, String> {
+    let row = entry.row;
+    let mut facts: BTreeMap<String, String> =
+        row.details.iter().map(|(name, value)| (name.replace('_', " "), plain(value))).collect();
+    let mut add = |name: &str, value: Option<serde_json::Value>| {
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            facts.insert(name.to_owned(), plain(&value));
+        }
+    };
+    add("memory", serde_json::to_value(row.placement).ok());
+    add("clock", row.clock.as_ref().and_then(|clock| serde_json::to_value(clock).ok()));
+    if let Some(threads) = &row.threads {
+        add("busy threads", Some(threads.busy.into()));
+        add("cores", serde_json::to_value(&threads.assignment).ok());
+    }
+    add("outliers", row.outliers.map(Into::into));
+    facts
+}
+
+fn joined(facts: &BTreeMap<String, String>) -> String {
+    let all = facts.iter().map(|(name, value)| format!("{name}: {value}"));
+    all.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,335 @@
+//! Lines and points along a numeric axis, a name at the end of each line.
+
+use super::bars::titled;
+use super::frame::{Area, CHARACTER, Canvas};
+use super::plan::{Fact, Panel, Picture, Shape, labelled};
+use super::scale::{Scale, is_drawable};
+use super::{has_whiskers, tail};
+use crate::report::entry::{Coordinate, Entry, grouped};
+use crate::report::words;
+
+const LEFT: f64 = 62.0;
+const TOP: f64 = 28.0;
+const PLOT: (f64, f64) = (400.0, 220.0);
+const BELOW: f64 = 44.0;
+/// Height of the plot of a companion, and its distance.
+const COMPANION: (f64, f64) = (80.0, 16.0);
+/// Room inside the plot on both sides of the points, of its width.
+const INSET: f64 = 0.04;
+/// Longest name of a line, in characters.
+const LONGEST: usize = 30;
+/// Least distance of two names.
+const NAME: f64 = 14.0;
+
+/// A line with its name.
+struct Line<'a> {
+    name: String,
+    number: usize,
+    /// Positions on the horizontal axis, and the measurements.
+    points: Vec<(f64, Entry<'a>)>,
+}
+
+/// How the panels of a picture are drawn alike.
+struct Style<'p> {
+    picture: &'p Picture<'p>,
+    series: &'p [String],
+    names: Vec<String>,
+    along: Scale,
+    along_values: Vec<f64>,
+    along_title: String,
+    along_name: &'p str,
+    values: &'p Scale,
+    joined: bool,
+    whiskers: bool,
+    companion: Option<(Fact, Scale)>,
+    name_width: f64,
+}
+
+/// Draws the panels of a picture.
+pub(super) fn draw(picture: &Picture, entries: &[Entry], values: &Scale) -> Vec<Canvas> {
+    let (series, along_name, along_title, companion) = match &picture.shape {
+        Shape::Lines { along, series, companion } => {
+            (series, along.as_str(), words::axis_title(along), *companion)
+        }
+        Shape::Points { along, series } => (series, along.name, along.title.to_owned(), None),
+        Shape::Bars { .. } => return Vec::new(),
+    };
+    let along_values: Vec<f64> = entries.iter().filter_map(|e| place(&picture.shape, e)).collect();
+    let Some(along) = Scale::along(&along_values) else { return Vec::new() };
+    let names = grouped(entries, |entry| name(entry, series)).into_iter().map(|(name, _)| name);
+    let names: Vec<String> = names.collect();
+    let longest = names.iter().map(|name| name.chars().count().min(LONGEST)).max().unwrap_or(0);
+    let companion = companion.and_then(|fact| {
+        let facts: Vec<f64> = entries.iter().filter_map(|entry| entry.fact(fact.name)).collect();
+        Some((fact, Scale::linear(facts)?))
+    });
+    let style = Style {
+        picture,
+        series,
+        names,
+        along,
+        along_values,
+        along_title,
+        along_name,
+        values,
+        joined: matches!(picture.shape, Shape::Lines { .. }),
+        whiskers: has_whiskers(picture),
+        companion,
+        name_width: longest as f64 * CHARACTER + if longest > 0 { 24.0 } else { 8.0 },
+    };
+    picture.panels.iter().map(|panel| style.panel(panel)).collect()
+}
+
+/// Where a measurement stands on the horizontal axis.
+fn place(shape: &Shape, entry: &Entry) -> Option<f64> {
+    let value = match shape {
+        Shape::Lines { along, .. } => match entry.coordinate(along)? {
+            Coordinate::Number(value) => value,
+            Coordinate::Word(_) => return None,
+        },
+        Shape::Points { along, .. } => entry.fact(along.name)?,
+        Shape::Bars { .. } => return None,
+    };
+    Some(value).filter(|value| is_drawable(*value))
+}
+
+fn name(entry: &Entry, series: &[String]) -> String {
+    let parts: Vec<String> = series.iter().filter_map(|name| labelled(entry, name)).collect();
+    parts.join(", ")
+}
+
+impl Style<'_> {
+    fn panel(&self, panel: &Panel) -> Canvas {
+        let title = titled(&self.picture.title, &panel.title);
+        let mut canvas = Canvas::new(title.clone());
+        let area = Area { left: LEFT, top: TOP, width: PLOT.0, height: PLOT.1 };
+        let lines = self.lines(panel);
+        canvas.text(0.0, 14.0, "panel", "start", &title);
+
+        let unit = words::unit(&self.picture.unit);
+        let vertical = format!("{} ({unit})", self.picture.title);
+        canvas.vertical(area, &self.values.ticks(), &vertical, 14.0);
+        let below = match &self.companion {
+            Some((fact, scale)) => {
+                let area = Area { top: area.bottom() + COMPANION.1, height: COMPANION.0, ..area };
+                self.ticks(&mut canvas, Area { top: TOP, height: PLOT.1, ..area }, false);
+                canvas.vertical(area, &coarse(scale), "", 14.0);
+                canvas.text(area.left + 6.0, area.top + 10.0, "inside", "start", &fact.title);
+                self.ticks(&mut canvas, area, true);
+                for line in &lines {
+                    self.companion(&mut canvas, area, line, *fact, scale);
+                }
+                area
+            }
+            None => {
+                self.ticks(&mut canvas, area, true);
+                area
+            }
+        };
+        self.published(&mut canvas, area, panel);
+        for line in &lines {
+            self.line(&mut canvas, area, line);
+        }
+        self.ends(&mut canvas, area, &lines);
+        canvas.size(area.right() + self.name_width, below.bottom() + BELOW);
+        canvas
+    }
+
+    fn lines<'e>(&self, panel: &Panel<'e>) -> Vec<Line<'e>> {
+        grouped(&panel.entries, |entry| name(entry, self.series))
+            .into_iter()
+            .map(|(name, members)| {
+                let number = self.names.iter().position(|known| *known == name).unwrap_or(0);
+                let shape = &self.picture.shape;
+                let mut points: Vec<_> =
+                    members.into_iter().filter_map(|e| Some((place(shape, &e)?, e))).collect();
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                Line { name, number, points }
+            })
+            .collect()
+    }
+
+    fn x(&self, area: Area, value: f64) -> f64 {
+        area.x(INSET + (1.0 - 2.0 * INSET) * self.along.position(value))
+    }
+
+    fn ticks(&self, canvas: &mut Canvas, area: Area, labelled: bool) {
+        let room = area.width / CHARACTER;
+        let mut ticks = if self.joined {
+            let label = |value| words::axis_value(self.along_name, value);
+            self.along.ticks_at(&self.along_values, label, room)
+        } else {
+            self.along.ticks()
+        };
+        for tick in &mut ticks {
+            tick.at = INSET + (1.0 - 2.0 * INSET) * tick.at;
+            if !labelled {
+                tick.label.clear();
+            }
+        }
+        canvas.horizontal(area, &ticks, if labelled { &self.along_title } else { "" });
+    }
+
+    fn line(&self, canvas: &mut Canvas, area: Area, line: &Line) {
+        let at = |(x, entry): &(f64, Entry)| {
+            let value = Some(entry.typical()).filter(|value| is_drawable(*value))?;
+            Some((self.x(area, *x), area.y(self.values.position(value))))
+        };
+        canvas.coloured(line.number);
+        for pair in line.points.windows(2).filter(|_| self.joined) {
+            if let (Some(from), Some(to)) = (at(&pair[0]), at(&pair[1])) {
+                let stand_in = pair.iter().any(|(_, entry)| entry.row.stand_in);
+                canvas.line(if stand_in { "line dashed" } else { "line" }, from, to);
+            }
+        }
+        canvas.close();
+        for point in &line.points {
+            let Some((x, y)) = at(point) else { continue };
+            let entry = &point.1;
+            canvas.measurement(entry, line.number);
+            if let Some(tail) = tail(entry).filter(|_| self.whiskers) {
+                let far = area.y(self.values.position(tail));
+                canvas.line("whisker", (x, y), (x, far));
+                canvas.line("whisker", (x - 3.0, far), (x + 3.0, far));
+            }
+            canvas.marker(line.number, entry.row.stand_in, x, y);
+            if entry.row.unsafe_mode.is_some() {
+                canvas.text(x, y - 7.0, "unsafe-letter", "middle", &"U");
+            }
+            canvas.close();
+        }
+    }
+
+    fn companion(&self, canvas: &mut Canvas, area: Area, line: &Line, fact: Fact, scale: &Scale) {
+        let at = |(x, entry): &(f64, Entry)| {
+            let value = entry.fact(fact.name).filter(|value| is_drawable(*value))?;
+            Some((self.x(area, *x), area.y(scale.position(value))))
+        };
+        canvas.coloured(line.number);
+        for pair in line.points.windows(2) {
+            if let (Some(from), Some(to)) = (at(&pair[0]), at(&pair[1])) {
+                canvas.line("line thin", from, to);
+            }
+        }
+        for point in &line.points {
+            if let Some((x, y)) = at(point) {
+                canvas.marker(line.number, point.1.row.stand_in, x, y);
+            }
+        }
+        canvas.close();
+    }
+
+    /// Published figures: a line where one stands beside several points, else a diamond at its point.
+    fn published(&self, canvas: &mut Canvas, area: Area, panel: &Panel) {
+        let beside: Vec<Entry> = panel
+            .entries
+            .iter()
+            .copied()
+            .filter(|e| e.row.reference.as_ref().is_some_and(|f| is_drawable(f.value)))
+            .collect();
+        let figure = |entry: &Entry| {
+            entry.row.reference.as_ref().map(|figure| (figure.value, figure.what.clone()))
+        };
+        for (figure, entries) in grouped(&beside, figure) {
+            let Some((value, what)) = figure else { continue };
+            let y = area.y(self.values.position(value));
+            let comparable = entries.iter().all(|entry| {
+                !entry.row.stand_in && entry.row.reference.as_ref().is_some_and(|f| f.comparable)
+            });
+            let class = if comparable { "published" } else { "published aside" };
+            let places: Vec<f64> =
+                entries.iter().filter_map(|entry| place(&self.picture.shape, entry)).collect();
+            let several = places.iter().any(|place| Some(place) != places.first());
+            let label =
+                format!("published {}: {}", words::printed(value), words::shortened(&what, 40));
+            if several {
+                canvas.line(class, (area.left, y), (area.right(), y));
+                let above = y - area.top > 18.0;
+                let text_y = if above { y - 5.0 } else { y + 13.0 };
+                canvas.text(area.left + 6.0, text_y, "published-label", "start", &label);
+            } else if let Some(x) = places.first().map(|place| self.x(area, *place)) {
+                let d = 6.0;
+                let corners = [(x, y - d), (x + d, y), (x, y + d), (x - d, y)];
+                canvas.polygon(class, &corners);
+                let near_the_end = x > area.x(0.5);
+                let (text_x, anchor) =
+                    if near_the_end { (x - 10.0, "end") } else { (x + 10.0, "start") };
+                canvas.text(text_x, y + 4.0, "published-label", anchor, &label);
+            }
+        }
+    }
+
+    /// Names at the ends of the lines, far enough apart to be read.
+    fn ends(&self, canvas: &mut Canvas, area: Area, lines: &[Line]) {
+        let mut ends: Vec<(f64, f64, &Line)> = lines
+            .iter()
+            .filter(|line| !line.name.is_empty())
+            .filter_map(|line| {
+                let (x, entry) = line.points.last()?;
+                let y = area.y(self.values.position(entry.typical()));
+                Some((self.x(area, *x), y, line))
+            })
+            .collect();
+        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let wanted: Vec<f64> = ends.iter().map(|end| end.1).collect();
+        let places = spread(&wanted, area.top + 4.0, area.bottom() + 4.0, NAME);
+        for ((x, y, line), place) in ends.into_iter().zip(places) {
+            canvas.coloured(line.number);
+            let from = area.right() + 2.0;
+            canvas.path("leader", &[(x + 6.0, y), (from, place), (from + 4.0, place)]);
+            canvas.marker(
+                line.number,
+                line.points.iter().any(|p| p.1.row.stand_in),
+                from + 10.0,
+                place,
+            );
+            canvas.close();
+            let name = words::shortened(&line.name, LONGEST);
+            canvas.text(from + 18.0, place + 4.0, "name", "start", &name);
+        }
+    }
+}
+
+/// Fewer ticks, for a low plot.
+fn coarse(scale: &Scale) -> Vec<super::scale::Tick> {
+    let ticks = scale.ticks();
+    let last = ticks.len().saturating_sub(1);
+    ticks.into_iter().enumerate().filter(|(i, _)| *i == 0 || *i == last).map(|(_, t)| t).collect()
+}
+
+/// Places in rising order, as near to the wanted ones as a least distance allows, between two ends where
+/// there is room for all.
+fn spread(wanted: &[f64], low: f64, high: f64, distance: f64) -> Vec<f64> {
+    let mut places: Vec<f64> = wanted.to_vec();
+    let mut least = low;
+    for place in &mut places {
+        *place = place.max(least);
+        least = *place + distance;
+    }
+    let mut most = high.max(low + distance * wanted.len().saturating_sub(1) as f64);
+    for place in places.iter_mut().rev() {
+        *place = place.min(most);
+        most = *place - distance;
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_distance_and_stay_between_the_ends() {
+        for (wanted, expected) in [
+            (&[10.0, 50.0] as &[f64], &[10.0, 50.0] as &[f64]),
+            (&[10.0, 12.0, 13.0], &[10.0, 20.0, 30.0]),
+            (&[95.0, 96.0, 97.0], &[80.0, 90.0, 100.0]),
+            (&[-5.0, 200.0], &[0.0, 100.0]),
+            (&[], &[]),
+        ] {
+            assert_eq!(spread(wanted, 0.0, 100.0, 10.0), expected);
+        }
+        let many = spread(&[0.0; 20], 0.0, 100.0, 10.0);
+        assert!(many.windows(2).all(|pair| pair[1] - pair[0] >= 10.0), "{many:?}");
+    }
+}

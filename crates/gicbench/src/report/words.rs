@@ -1,0 +1,172 @@
+//! How names, units and numbers of a record are written for people.
+
+use crate::axes::{AxisId, Domain};
+use crate::quantity::Bytes;
+
+/// What stands where there is nothing.
+pub(super) const NONE: &str = "–";
+
+/// Metrics in words.
+const METRICS: &[(&str, &str)] = &[
+    ("issue_us", "issue"),
+    ("enqueue_us", "enqueue"),
+    ("put_completion_us", "put + completion"),
+    ("round_trip_us", "round trip"),
+    ("rate_mmsgs", "message rate"),
+    ("bandwidth_gbs", "bandwidth"),
+];
+
+/// A metric in words; the name itself where it isn't known.
+pub(super) fn metric(name: &str) -> String {
+    match METRICS.iter().find(|(known, _)| *known == name) {
+        Some((_, words)) => (*words).to_owned(),
+        None => name.replace('_', " "),
+    }
+}
+
+/// A unit as it is printed.
+pub(super) fn unit(symbol: &str) -> &str {
+    match symbol {
+        "us" => "µs",
+        "Mmsg/s" => "M msg/s",
+        other => other,
+    }
+}
+
+/// The title of an axis along which numbers run: what they count, and their unit.
+pub(super) fn axis_title(name: &str) -> String {
+    let Some(axis) = AxisId::by_name(name) else {
+        return format!("{} (count)", name.replace('_', " "));
+    };
+    let spec = axis.spec();
+    let what = spec.help.split([',', ':', ';']).next().unwrap_or(name);
+    let unit = if matches!(spec.domain, Domain::Bytes { .. }) { "B" } else { "count" };
+    format!("{what} ({unit})")
+}
+
+/// A number on an axis of that name.
+pub(super) fn axis_value(name: &str, value: f64) -> String {
+    let is_bytes = AxisId::by_name(name)
+        .is_some_and(|axis| matches!(axis.spec().domain, Domain::Bytes { .. }));
+    let whole = value >= 0.0 && value.fract() == 0.0 && value < 2f64.powi(53);
+    if is_bytes && whole { Bytes(value as u64).to_string() } else { value.to_string() }
+}
+
+/// A measured number: digits as its size deserves.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        NONE.to_owned()
+    } else if size >= 1e7 || (size > 0.0 && size < 5e-4) {
+        format!("{value:.2e}")
+    } else {
+        let decimals = match size {
+            _ if size >= 1000.0 => 0,
+            _ if size >= 100.0 => 1,
+            _ if size >= 10.0 => 2,
+            _ => 3,
+        };
+        format!("{value:.decimals$}")
+    }
+}
+
+/// A measured number, or what stands where there is none.
+pub(super) fn number_or_none(value: Option<f64>) -> String {
+    value.map_or_else(|| NONE.to_owned(), number)
+}
+
+/// A published figure, with at least the digits that its source prints.
+pub(super) fn printed(value: f64) -> String {
+    let shortest = value.to_string();
+    let decimals = shortest.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    match value.abs() {
+        size if size >= 1e7 || decimals > 6 => number(value),
+        size if size < 10.0 && decimals < 2 => format!("{value:.2}"),
+        _ => shortest,
+    }
+}
+
+/// A count with its thousands apart.
+pub(super) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of things, with the word for them.
+pub(super) fn counted(value: usize, one: &str) -> String {
+    format!("{} {one}{}", count(value as u64), if value == 1 { "" } else { "s" })
+}
+
+/// A text of at most so many characters.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::axes::AXES;
+    use crate::measurement::Metric;
+
+    #[test]
+    fn every_metric_has_words() {
+        for one in Metric::ALL {
+            assert!(METRICS.iter().any(|(name, _)| *name == one.name()), "{one}");
+        }
+        assert_eq!(metric("issue_us"), "issue");
+        assert_eq!(metric("new_thing"), "new thing");
+    }
+
+    #[test]
+    fn every_axis_has_a_title_with_a_unit() {
+        for axis in AXES {
+            let title = axis_title(axis.name);
+            assert!(title.ends_with(')') && title.len() > 8, "{title}");
+        }
+        assert_eq!(axis_title("payload"), "payload of one operation (B)");
+        assert_eq!(axis_title("qps"), "queue pairs (count)");
+        assert_eq!(axis_title("unheard_of"), "unheard of (count)");
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_they_deserve() {
+        for (value, text) in [
+            (0.0, "0.000"),
+            (0.0201, "0.020"),
+            (9.9996, "10.000"),
+            (97.49, "97.49"),
+            (123.456, "123.5"),
+            (4567.8, "4568"),
+            (-1.5, "-1.500"),
+            (1.0e-5, "1.00e-5"),
+            (2.5e9, "2.50e9"),
+            (f64::NAN, NONE),
+            (f64::INFINITY, NONE),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        for (value, text) in
+            [(0.7, "0.70"), (4.0, "4.00"), (24.8, "24.8"), (260.0, "260"), (0.135, "0.135")]
+        {
+            assert_eq!(printed(value), text);
+        }
+        assert_eq!(axis_value("payload", 4096.0), "4K");
+        assert_eq!(axis_value("qps", 4096.0), "4096");
+        assert_eq!(axis_value("payload", -1.0), "-1");
+        assert_eq!(count(1234567), "1\u{202f}234\u{202f}567");
+        assert_eq!(shortened("abcdef", 4), "abc…");
+        assert_eq!(shortened("abcd", 4), "abcd");
+    }
+}
