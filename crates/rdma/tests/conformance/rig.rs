@@ -85,6 +85,11 @@ impl World {
         Self { kind: kind.clone(), fabric }
     }
 
+    /// Of a fabric that somebody else opened.
+    pub fn of(kind: Kind, fabric: soft_gpu::Fabric) -> Self {
+        Self { kind, fabric: Fabric::Device(fabric) }
+    }
+
     pub fn nic(&self, side: usize) -> &dyn Nic {
         match &self.fabric {
             Fabric::Cpu(fabric) => &**fabric.nic(side),
@@ -96,13 +101,6 @@ impl World {
         match &self.fabric {
             Fabric::Cpu(_) => None,
             Fabric::Device(fabric) => Some(fabric.nic(side)),
-        }
-    }
-
-    pub fn cpu_nic(&self, side: usize) -> Option<&soft::SoftNic> {
-        match &self.fabric {
-            Fabric::Cpu(fabric) => Some(fabric.nic(side)),
-            Fabric::Device(_) => None,
         }
     }
 
