@@ -3,7 +3,7 @@
 //! points, there is no quantity.
 
 use super::entry::{Coordinate, LIMITS, parameter};
-use super::figures::is;
+use super::figures::{is, prefer};
 use super::{notes, words};
 use crate::published::Published;
 use crate::record::Row;
@@ -216,7 +216,8 @@ impl Quantity {
                 && row.metric == self.metric
                 && self.when.iter().all(|(name, value)| is(row, name, value))
         };
-        let rows: Vec<&Row> = rows.iter().filter(fits).collect();
+        let mut rows: Vec<&Row> = rows.iter().filter(fits).collect();
+        prefer(&mut rows, |row| row);
         let axis = self.how.axis();
         // Points that share everything but the axis.
         let mut groups: Vec<(Others, Vec<&Row>)> = Vec::new();
@@ -227,14 +228,17 @@ impl Quantity {
                 None => groups.push((others, vec![row])),
             }
         }
+        // Where the published configuration was measured, the others are the picture's.
+        let published_ones: Vec<_> =
+            groups.iter().filter(|group| self.is_published_one(&group.1)).collect();
+        if !published_ones.is_empty() && published_ones.len() < groups.len() {
+            groups = published_ones.into_iter().cloned().collect();
+        }
         let told_apart = differing(&groups);
         let derived = groups.iter().filter_map(|(others, members)| {
             let (value, members) = self.how.apply(members)?;
             let first = members.first()?;
-            let figure = self
-                .figure
-                .as_ref()
-                .filter(|figure| figure.when.iter().all(|(name, value)| is(first, name, value)));
+            let figure = self.figure.as_ref().filter(|_| self.is_published_one(&members));
             let printed = figure.and_then(|figure| Some((figure.value(published)?, figure.whose)));
             let stand_in = members.iter().any(|row| row.stand_in);
             let same = figure.is_some_and(|figure| figure.same) && !stand_in;
@@ -262,6 +266,15 @@ impl Quantity {
             })
         });
         derived.collect()
+    }
+
+    /// Whether the published figure is of points such as these, and they give a quantity.
+    fn is_published_one(&self, rows: &[&Row]) -> bool {
+        let fits = |figure: &Figure| {
+            let is = |row: &&Row| figure.when.iter().all(|(name, value)| is(row, name, value));
+            rows.iter().all(is)
+        };
+        self.figure.as_ref().is_some_and(fits) && self.how.apply(rows).is_some()
     }
 }
 

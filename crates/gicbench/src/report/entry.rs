@@ -42,7 +42,7 @@ const RUNNERS: [&str; 3] = ["transport", "submitter", "nic"];
 pub(super) const LIMITS: [&str; 3] = ["ops", "warmup", "duration_s"];
 
 /// Last resort of entries that differ in nothing.
-const REPEAT: &str = "repeat";
+pub(super) const REPEAT: &str = "repeat";
 
 /// The value on a coordinate.
 #[derive(Debug, Clone, PartialEq)]

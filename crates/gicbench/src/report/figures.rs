@@ -2,7 +2,6 @@
 
 use super::entry::{Coordinate, Entry, RECORD, Source, parameter, varying};
 use super::picture::labelled;
-use super::words;
 use crate::record::Row;
 
 /// A figure of the first table.
@@ -13,8 +12,6 @@ struct Figure {
     metric: &'static str,
     /// Values that the point must have.
     when: &'static [(&'static str, &'static str)],
-    /// Values that it should have, where a point with them was measured.
-    rather: &'static [(&'static str, &'static str)],
     pick: Pick,
 }
 
@@ -26,6 +23,7 @@ enum Pick {
     Greatest,
 }
 
+/// Values that a point should have, where one with them was measured.
 const PLAIN: &[(&str, &str)] =
     &[("cq", "collapsed"), ("profile", "none"), ("cq-load", "acquire"), ("conn", "rc")];
 const PUT: &[(&str, &str)] = &[("op", "put"), ("payload", "8"), ("order", "gpu-release")];
@@ -39,7 +37,6 @@ const fn step(title: &'static str, when: &'static [(&'static str, &'static str)]
         transport: "mini-proxy",
         metric: "enqueue_us",
         when,
-        rather: PLAIN,
         pick: Pick::Each,
     }
 }
@@ -51,7 +48,7 @@ const fn each(
     metric: &'static str,
     when: &'static [(&'static str, &'static str)],
 ) -> Figure {
-    Figure { title, experiment, transport, metric, when, rather: PLAIN, pick: Pick::Each }
+    Figure { title, experiment, transport, metric, when, pick: Pick::Each }
 }
 
 const fn greatest(
@@ -61,7 +58,7 @@ const fn greatest(
     metric: &'static str,
     when: &'static [(&'static str, &'static str)],
 ) -> Figure {
-    Figure { title, experiment, transport, metric, when, rather: PLAIN, pick: Pick::Greatest }
+    Figure { title, experiment, transport, metric, when, pick: Pick::Greatest }
 }
 
 const FIGURES: &[Figure] = &[
@@ -234,11 +231,7 @@ impl Figure {
         });
         let mut found = Vec::new();
         for (_, mut run) in runs {
-            for one in self.rather {
-                if run.iter().any(|entry| has(entry, one)) {
-                    run.retain(|entry| has(entry, one) || !has_axis(entry.row, one.0));
-                }
-            }
+            prefer(&mut run, |entry| entry.row);
             match self.pick {
                 Pick::Each => found.extend(run),
                 Pick::Greatest => {
@@ -250,8 +243,14 @@ impl Figure {
     }
 }
 
-fn has_axis(row: &Row, name: &str) -> bool {
-    parameter(&row.point, name).is_some()
+/// Of several points, those with the values that a plain operation has, on each axis where there are any.
+pub(super) fn prefer<T>(points: &mut Vec<T>, row: impl Fn(&T) -> &Row) {
+    for (name, value) in PLAIN {
+        if points.iter().any(|point| is(row(point), name, value)) {
+            let other = |row: &Row| parameter(&row.point, name).is_none();
+            points.retain(|point| is(row(point), name, value) || other(row(point)));
+        }
+    }
 }
 
 /// Whether a point has a value on an axis, given in words.
@@ -279,7 +278,7 @@ mod tests {
                 "{}",
                 figure.title
             );
-            for (name, value) in figure.when.iter().chain(figure.rather) {
+            for (name, value) in figure.when.iter().chain(PLAIN) {
                 let axis = AxisId::by_name(name).unwrap();
                 assert!(axis.parse(value).is_ok(), "{name} {value}");
             }

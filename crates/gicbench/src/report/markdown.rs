@@ -3,94 +3,23 @@
 use std::fmt::Write;
 
 use super::derived::{Derived, derive};
-use super::entry::{Source, entries};
+use super::entry::{Entry, Source, entries};
 use super::figures::figures;
 use super::markup::plain;
-use super::{notes, words};
+use super::notes;
+use super::words::{self, NONE};
 use crate::published::Published;
+use crate::record::Row;
 
 /// The figures, the derived quantities, and what their letters mean.
 pub(super) fn markdown(sources: &[Source], published: &Published) -> String {
     let all = entries(sources);
-    let lines = figures(sources, &all);
     let mut text = String::new();
-    if lines.is_empty() {
+    let figures = figures_table(&mut text, sources, &all);
+    let derived = derived_table(&mut text, sources, published);
+    if !figures && !derived {
         text.push_str("No measurement of these records is one of the figures.\n");
         return text;
-    }
-    let several = sources.len() > 1;
-    let mut head: Vec<String> = vec!["8-byte operations unless said".into(), "by".into()];
-    for source in sources {
-        let of = if several { format!("{}: ", source.label) } else { String::new() };
-        head.push(format!("{of}p50"));
-        head.push("p99".into());
-        head.push("ratio".into());
-    }
-    head.extend(["published".into(), "unit".into(), "note".into()]);
-    let mut rows = Vec::new();
-    for line in &lines {
-        let Some(any) = line.any() else { continue };
-        let at = if line.at.is_empty() { String::new() } else { format!(" ({})", line.at) };
-        let mut row = vec![format!("{} {}{at}", line.transport, line.title), line.by.clone()];
-        let mut letters = String::new();
-        for cell in &line.cells {
-            let measured = cell.map(|entry| entry.row);
-            row.push(words::number_or_none(measured.map(|row| row.p50.unwrap_or(row.mean))));
-            row.push(words::number_or_none(measured.and_then(|row| row.p99)));
-            row.push(
-                measured
-                    .and_then(|row| row.ratio())
-                    .map_or_else(|| words::NONE.to_owned(), |ratio| format!("{ratio:.2}")),
-            );
-            let more = measured.map(notes::letters).unwrap_or_default();
-            letters.extend(
-                more.chars().filter(|letter| !letters.contains(*letter)).collect::<Vec<_>>(),
-            );
-        }
-        row.push(
-            any.reference
-                .as_ref()
-                .map_or_else(|| words::NONE.to_owned(), |figure| words::printed(figure.value)),
-        );
-        row.push(words::unit(&any.unit).to_owned());
-        row.push(letters);
-        rows.push(row);
-    }
-    table(&mut text, &head, &rows);
-
-    let derived: Vec<(&str, Derived)> = sources
-        .iter()
-        .flat_map(|source| {
-            let derived = derive(&source.record.measurements, published);
-            derived.into_iter().map(|one| (source.label.as_str(), one))
-        })
-        .collect();
-    if !derived.is_empty() {
-        text.push('\n');
-        let mut head = vec!["derived", "by", "measured", "published", "ratio", "note"];
-        if several {
-            head.insert(0, "record");
-        }
-        let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-        let rows: Vec<Vec<String>> = derived
-            .iter()
-            .map(|(label, one)| {
-                let at = if one.at.is_empty() { String::new() } else { format!(" ({})", one.at) };
-                let mut row = vec![
-                    format!("{} {}{at}", one.transport, one.what),
-                    one.by.clone(),
-                    one.shown(),
-                    published_of(one),
-                    one.ratio.map_or_else(|| words::NONE.to_owned(), |ratio| format!("{ratio:.2}")),
-                    one.notes.clone(),
-                ];
-                if several {
-                    row.insert(0, (*label).to_owned());
-                }
-                row
-            })
-            .collect();
-        table(&mut text, &head, &rows);
     }
     text.push('\n');
     for (letter, why) in notes::explained(&all) {
@@ -101,11 +30,94 @@ pub(super) fn markdown(sources: &[Source], published: &Published) -> String {
     text
 }
 
+/// Whether there are any.
+fn figures_table(text: &mut String, sources: &[Source], all: &[Entry]) -> bool {
+    let lines = figures(sources, all);
+    if lines.is_empty() {
+        return false;
+    }
+    let mut head: Vec<String> = vec!["8-byte operations unless said".into(), "by".into()];
+    for source in sources {
+        let of = if sources.len() > 1 { format!("{}: ", source.label) } else { String::new() };
+        head.push(format!("{of}p50"));
+        head.push("p99".into());
+        head.push("ratio".into());
+    }
+    head.extend(["published".into(), "unit".into(), "note".into()]);
+    let mut rows = Vec::new();
+    for line in &lines {
+        let Some(any) = line.any() else { continue };
+        let mut row = vec![titled(line.transport, line.title, &line.at), line.by.clone()];
+        let mut letters = String::new();
+        for cell in &line.cells {
+            let measured = cell.map(|entry| entry.row);
+            row.push(measured.map_or_else(|| NONE.to_owned(), words::median));
+            row.push(words::number_or_none(measured.and_then(|row| row.p99)));
+            row.push(words::ratio(measured.and_then(Row::ratio)));
+            for letter in measured.map(notes::letters).unwrap_or_default().chars() {
+                if !letters.contains(letter) {
+                    letters.push(letter);
+                }
+            }
+        }
+        let figure = any.reference.as_ref().map(|figure| words::printed(figure.value));
+        row.push(figure.unwrap_or_else(|| NONE.to_owned()));
+        row.push(words::unit(&any.unit).to_owned());
+        row.push(letters);
+        rows.push(row);
+    }
+    table(text, &head, &rows);
+    true
+}
+
+/// Whether there are any.
+fn derived_table(text: &mut String, sources: &[Source], published: &Published) -> bool {
+    let several = sources.len() > 1;
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for source in sources {
+        for one in derive(&source.record.measurements, published) {
+            let mut row = vec![
+                titled(one.transport, one.what, &one.at),
+                one.by.clone(),
+                one.shown(),
+                published_of(&one),
+                words::ratio(one.ratio),
+                one.notes.clone(),
+            ];
+            if several {
+                row.insert(0, source.label.clone());
+            }
+            rows.push(row);
+        }
+    }
+    if rows.is_empty() {
+        return false;
+    }
+    let mut head = vec!["derived", "by", "measured", "published", "ratio", "note"];
+    if several {
+        head.insert(0, "record");
+    }
+    let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    table(text, &head, &rows);
+    true
+}
+
+fn titled(transport: &str, title: &str, at: &str) -> String {
+    if at.is_empty() {
+        format!("{transport} {title}")
+    } else {
+        format!("{transport} {title} ({at})")
+    }
+}
+
 /// The published value of a quantity and whose it is.
 pub(super) fn published_of(one: &Derived) -> String {
     match (one.published_shown(), one.published) {
         (Some(value), Some((_, whose))) => format!("{value} ({whose})"),
-        _ => words::NONE.to_owned(),
+        _ => NONE.to_owned(),
     }
 }
 

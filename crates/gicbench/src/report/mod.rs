@@ -32,13 +32,12 @@ use crate::usage::UsageError;
 
 /// Arguments of `gicbench report`.
 #[derive(Debug, Clone, Args)]
-#[group(id = "outputs", args = ["html", "markdown"], required = true, multiple = true)]
 pub struct ReportArgs {
     /// Records; several are shown side by side
     #[arg(value_name = "RUN.json", required = true)]
     pub records: Vec<PathBuf>,
     /// Write one self-contained page: figures, pictures and every row
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_unless_present = "markdown")]
     pub html: Option<PathBuf>,
     /// Write the tables of figures as Markdown; - is standard output
     #[arg(long, value_name = "FILE|-")]

@@ -149,7 +149,7 @@ fn section_notes(
         });
     }
     if entries.iter().any(|entry| entry.row.p50.is_none()) {
-        lines.push("*: the mean, where the samples are too few for a median.".to_owned());
+        lines.push(words::MEAN.to_owned());
     }
     for (letter, why) in notes::explained(entries) {
         lines.push(format!("{letter}, {}: {why}.", notes::meaning(letter)));

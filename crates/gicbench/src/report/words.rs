@@ -2,6 +2,7 @@
 
 use crate::axes::{AxisId, Domain};
 use crate::quantity::Bytes;
+use crate::record::Row;
 
 /// What stands where there is nothing.
 pub(super) const NONE: &str = "–";
@@ -75,6 +76,22 @@ pub(super) fn number_or_none(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), number)
 }
 
+/// The median of a measurement; or the mean with a mark, where the samples don't support a median.
+pub(super) fn median(row: &Row) -> String {
+    match row.p50 {
+        Some(value) => number(value),
+        None => format!("{}*", number(row.mean)),
+    }
+}
+
+/// What [`median`]'s mark says.
+pub(super) const MEAN: &str = "*: the mean, where the samples are too few for a median.";
+
+/// A ratio of measured over published.
+pub(super) fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| NONE.to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
 /// A published figure, with at least the digits that its source prints.
 pub(super) fn printed(value: f64) -> String {
     let shortest = value.to_string();
@@ -91,7 +108,7 @@ pub(super) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push('\u{202f}');
         }
         text.push(digit);

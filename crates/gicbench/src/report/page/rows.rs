@@ -145,7 +145,7 @@ fn row(page: &mut Markup, entry: &Entry, columns: &[String]) {
         words::number(row.mean),
         text(row.wrong.map(words::count)),
         text(row.reference.as_ref().map(|figure| words::printed(figure.value))),
-        text(row.ratio().map(|ratio| format!("{ratio:.2}"))),
+        words::ratio(row.ratio()),
     ];
     for cell in cells {
         page.element("td", &[("class", &"n")], &cell);

@@ -88,7 +88,7 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
           over published, and stands only where the same thing was measured.",
     );
     if lines.iter().flat_map(|line| line.cells.iter().flatten()).any(|e| e.row.p50.is_none()) {
-        page.element("li", &[], &"*: the mean, where the samples are too few for a median.");
+        page.element("li", &[], &words::MEAN);
     }
     for (letter, why) in notes::explained(all) {
         page.element("li", &[], &format!("{letter}, {}: {why}.", notes::meaning(letter)));
@@ -105,14 +105,9 @@ fn numbers(page: &mut Markup, row: Option<&Row>) {
         }
         return;
     };
-    let median = match row.p50 {
-        Some(value) => words::number(value),
-        None => format!("{}*", words::number(row.mean)),
-    };
-    page.element("td", &[("class", &"n strong group")], &median);
+    page.element("td", &[("class", &"n strong group")], &words::median(row));
     page.element("td", &[("class", &"n")], &words::number_or_none(row.p99));
-    let ratio = row.ratio().map_or_else(|| words::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
-    page.element("td", &[("class", &"n")], &ratio);
+    page.element("td", &[("class", &"n")], &words::ratio(row.ratio()));
     page.element("td", &[("class", &"letters")], &notes::letters(row));
 }
 
@@ -168,8 +163,7 @@ pub(super) fn derived(page: &mut Markup, sources: &[Source], published: &Publish
         let published = one.published_shown().unwrap_or_else(|| words::NONE.to_owned());
         page.element("td", &[("class", &"n")], &published);
         page.element("td", &[], &one.published.map_or("", |(_, whose)| whose));
-        let ratio = one.ratio.map_or_else(|| words::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
-        page.element("td", &[("class", &"n")], &ratio);
+        page.element("td", &[("class", &"n")], &words::ratio(one.ratio));
         page.element("td", &[("class", &"letters")], &one.notes);
         page.close();
     }

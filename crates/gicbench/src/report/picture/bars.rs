@@ -79,9 +79,8 @@ fn mark(canvas: &mut Canvas, entry: &Entry, area: Area, middle: f64, scale: &Sca
         } else {
             canvas.line("lead", (area.left, middle), (end, middle));
         }
-        let mut far = end;
         if let Some(tail) = tail(entry) {
-            far = area.x(scale.position(tail));
+            let far = area.x(scale.position(tail));
             canvas.line("whisker", (end, middle), (far, middle));
             canvas.line("whisker", (far, middle - 4.0), (far, middle + 4.0));
         }
@@ -89,7 +88,7 @@ fn mark(canvas: &mut Canvas, entry: &Entry, area: Area, middle: f64, scale: &Sca
             canvas.marker(0, row.stand_in, end, middle);
         }
         if row.unsafe_mode.is_some() {
-            canvas.text(far.max(end) + 8.0, middle + 4.0, "unsafe-letter", "start", &"U");
+            canvas.text(area.left + 4.0, middle + 4.0, "unsafe-letter", "start", &"U");
         }
     } else {
         canvas.text(area.left + 4.0, middle + 4.0, "tick", "start", &"can't be drawn");
@@ -120,6 +119,9 @@ struct Column {
     width: f64,
     to_the_right: bool,
 }
+
+/// What a column says of a measurement.
+type Cell = fn(&Entry) -> String;
 
 impl Columns {
     fn new(columns: Vec<(String, Vec<String>, bool)>) -> Self {
@@ -153,9 +155,10 @@ impl Columns {
 
     /// The numbers.
     fn right(entries: &[Entry], unit: &str) -> Self {
-        let all = |cell: fn(&Entry) -> String| entries.iter().map(cell).collect::<Vec<_>>();
-        let mut columns = vec![(format!("p50 ({unit})"), all(median), true)];
-        let optional: [(&str, fn(&Entry) -> String); 3] = [
+        let all = |cell: Cell| entries.iter().map(cell).collect::<Vec<_>>();
+        let mut columns =
+            vec![(format!("p50 ({unit})"), all(|entry| words::median(entry.row)), true)];
+        let optional: [(&str, Cell); 3] = [
             ("p99", |entry| tail(entry).map_or_else(String::new, words::number)),
             ("published", |entry| {
                 let figure = entry.row.reference.as_ref();
@@ -199,13 +202,5 @@ impl Columns {
             }
             x += column.width;
         }
-    }
-}
-
-/// The median; or the mean, marked.
-fn median(entry: &Entry) -> String {
-    match entry.row.p50 {
-        Some(value) => words::number(value),
-        None => format!("{}*", words::number(entry.row.mean)),
     }
 }

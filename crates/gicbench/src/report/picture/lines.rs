@@ -10,14 +10,17 @@ use crate::report::words;
 
 const LEFT: f64 = 62.0;
 const TOP: f64 = 28.0;
-const PLOT: (f64, f64) = (400.0, 220.0);
+/// Width of a panel with the names at its right.
+const WIDTH: f64 = 540.0;
+/// Least width of the plot, and its height.
+const PLOT: (f64, f64) = (280.0, 220.0);
 const BELOW: f64 = 44.0;
 /// Height of the plot of a companion, and its distance.
 const COMPANION: (f64, f64) = (80.0, 16.0);
 /// Room inside the plot on both sides of the points, of its width.
 const INSET: f64 = 0.04;
 /// Longest name of a line, in characters.
-const LONGEST: usize = 30;
+const LONGEST: usize = 28;
 /// Least distance of two names.
 const NAME: f64 = 14.0;
 
@@ -58,7 +61,10 @@ pub(super) fn draw(picture: &Picture, entries: &[Entry], values: &Scale) -> Vec<
     let Some(along) = Scale::along(&along_values) else { return Vec::new() };
     let names = grouped(entries, |entry| name(entry, series)).into_iter().map(|(name, _)| name);
     let names: Vec<String> = names.collect();
-    let longest = names.iter().map(|name| name.chars().count().min(LONGEST)).max().unwrap_or(0);
+    let published = entries.iter().filter_map(|entry| entry.row.reference.as_ref());
+    let published = published.map(|figure| published_label(figure.value));
+    let longest = names.iter().cloned().chain(published);
+    let longest = longest.map(|name| name.chars().count().min(LONGEST)).max().unwrap_or(0);
     let companion = companion.and_then(|fact| {
         let facts: Vec<f64> = entries.iter().filter_map(|entry| entry.fact(fact.name)).collect();
         Some((fact, Scale::linear(facts)?))
@@ -102,7 +108,8 @@ impl Style<'_> {
     fn panel(&self, panel: &Panel) -> Canvas {
         let title = titled(&self.picture.title, &panel.title);
         let mut canvas = Canvas::new(title.clone());
-        let area = Area { left: LEFT, top: TOP, width: PLOT.0, height: PLOT.1 };
+        let width = (WIDTH - LEFT - self.name_width).max(PLOT.0);
+        let area = Area { left: LEFT, top: TOP, width, height: PLOT.1 };
         let lines = self.lines(panel);
         canvas.text(0.0, 14.0, "panel", "start", &title);
 
@@ -126,11 +133,11 @@ impl Style<'_> {
                 area
             }
         };
-        self.published(&mut canvas, area, panel);
+        let published = self.published(&mut canvas, area, panel);
         for line in &lines {
             self.line(&mut canvas, area, line);
         }
-        self.ends(&mut canvas, area, &lines);
+        self.ends(&mut canvas, area, &lines, published);
         canvas.size(area.right() + self.name_width, below.bottom() + BELOW);
         canvas
     }
@@ -189,8 +196,10 @@ impl Style<'_> {
             canvas.measurement(entry, line.number);
             if let Some(tail) = tail(entry).filter(|_| self.whiskers) {
                 let far = area.y(self.values.position(tail));
+                // Beside each other, so that neither hides the other.
+                let x = x + if line.number.is_multiple_of(2) { -2.5 } else { 2.5 };
                 canvas.line("whisker", (x, y), (x, far));
-                canvas.line("whisker", (x - 3.0, far), (x + 3.0, far));
+                canvas.line("whisker", (x - 2.5, far), (x + 2.5, far));
             }
             canvas.marker(line.number, entry.row.stand_in, x, y);
             if entry.row.unsafe_mode.is_some() {
@@ -219,19 +228,19 @@ impl Style<'_> {
         canvas.close();
     }
 
-    /// Published figures: a line where one stands beside several points, else a diamond at its point.
-    fn published(&self, canvas: &mut Canvas, area: Area, panel: &Panel) {
+    /// Published figures: a line where one stands beside several points, else a diamond at its point. Gives
+    /// the heights of the lines, with their names.
+    fn published(&self, canvas: &mut Canvas, area: Area, panel: &Panel) -> Vec<(f64, String)> {
+        let mut named = Vec::new();
         let beside: Vec<Entry> = panel
             .entries
             .iter()
             .copied()
             .filter(|e| e.row.reference.as_ref().is_some_and(|f| is_drawable(f.value)))
             .collect();
-        let figure = |entry: &Entry| {
-            entry.row.reference.as_ref().map(|figure| (figure.value, figure.what.clone()))
-        };
+        let figure = |entry: &Entry| entry.row.reference.as_ref().map(|figure| figure.value);
         for (figure, entries) in grouped(&beside, figure) {
-            let Some((value, what)) = figure else { continue };
+            let Some(value) = figure else { continue };
             let y = area.y(self.values.position(value));
             let comparable = entries.iter().all(|entry| {
                 !entry.row.stand_in && entry.row.reference.as_ref().is_some_and(|f| f.comparable)
@@ -240,13 +249,10 @@ impl Style<'_> {
             let places: Vec<f64> =
                 entries.iter().filter_map(|entry| place(&self.picture.shape, entry)).collect();
             let several = places.iter().any(|place| Some(place) != places.first());
-            let label =
-                format!("published {}: {}", words::printed(value), words::shortened(&what, 40));
+            let label = published_label(value);
             if several {
                 canvas.line(class, (area.left, y), (area.right(), y));
-                let above = y - area.top > 18.0;
-                let text_y = if above { y - 5.0 } else { y + 13.0 };
-                canvas.text(area.left + 6.0, text_y, "published-label", "start", &label);
+                named.push((y, label));
             } else if let Some(x) = places.first().map(|place| self.x(area, *place)) {
                 let d = 6.0;
                 let corners = [(x, y - d), (x + d, y), (x, y + d), (x - d, y)];
@@ -257,37 +263,54 @@ impl Style<'_> {
                 canvas.text(text_x, y + 4.0, "published-label", anchor, &label);
             }
         }
+        named
     }
 
     /// Names at the ends of the lines, far enough apart to be read.
-    fn ends(&self, canvas: &mut Canvas, area: Area, lines: &[Line]) {
-        let mut ends: Vec<(f64, f64, &Line)> = lines
+    fn ends(&self, canvas: &mut Canvas, area: Area, lines: &[Line], published: Vec<(f64, String)>) {
+        let mut ends: Vec<End> = lines
             .iter()
             .filter(|line| !line.name.is_empty())
             .filter_map(|line| {
                 let (x, entry) = line.points.last()?;
+                let x = self.x(area, *x) + 6.0;
                 let y = area.y(self.values.position(entry.typical()));
-                Some((self.x(area, *x), y, line))
+                Some(End { x, y, name: line.name.clone(), line: Some(line) })
             })
             .collect();
-        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let wanted: Vec<f64> = ends.iter().map(|end| end.1).collect();
+        let published = published.into_iter();
+        ends.extend(published.map(|(y, name)| End { x: area.right(), y, name, line: None }));
+        ends.sort_by(|a, b| a.y.total_cmp(&b.y));
+        let wanted: Vec<f64> = ends.iter().map(|end| end.y).collect();
         let places = spread(&wanted, area.top + 4.0, area.bottom() + 4.0, NAME);
-        for ((x, y, line), place) in ends.into_iter().zip(places) {
-            canvas.coloured(line.number);
+        for (end, place) in ends.into_iter().zip(places) {
             let from = area.right() + 2.0;
-            canvas.path("leader", &[(x + 6.0, y), (from, place), (from + 4.0, place)]);
-            canvas.marker(
-                line.number,
-                line.points.iter().any(|p| p.1.row.stand_in),
-                from + 10.0,
-                place,
-            );
-            canvas.close();
-            let name = words::shortened(&line.name, LONGEST);
+            if let Some(line) = end.line {
+                canvas.coloured(line.number);
+                canvas.path("leader", &[(end.x, end.y), (from, place), (from + 4.0, place)]);
+                let stand_in = line.points.iter().any(|(_, entry)| entry.row.stand_in);
+                canvas.marker(line.number, stand_in, from + 10.0, place);
+                canvas.close();
+            } else {
+                canvas.path("leader", &[(end.x, end.y), (from, place), (from + 12.0, place)]);
+            }
+            let name = words::shortened(&end.name, LONGEST);
             canvas.text(from + 18.0, place + 4.0, "name", "start", &name);
         }
     }
+}
+
+/// What stands at the end of a line.
+struct End<'l, 'e> {
+    x: f64,
+    y: f64,
+    name: String,
+    /// The line; none for a published figure's.
+    line: Option<&'l Line<'e>>,
+}
+
+fn published_label(value: f64) -> String {
+    format!("published {}", words::printed(value))
 }
 
 /// Fewer ticks, for a low plot.

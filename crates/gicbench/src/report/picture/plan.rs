@@ -4,7 +4,7 @@
 //! horizontal one of lines, anything else is a list of bars; what makes too many series or bars is split
 //! into panels. What an experiment is better shown by stands in one table of preferences.
 
-use crate::report::entry::{Coordinate, Entry, RECORD, grouped, varying};
+use crate::report::entry::{Coordinate, Entry, RECORD, REPEAT, grouped, varying};
 use crate::report::words;
 
 /// Most lines of one panel: as many as there are colours.
@@ -156,7 +156,9 @@ fn plan<'a>(preference: Option<&Preference>, entries: Vec<Entry<'a>>) -> (Shape,
         Along::Fact(fact) => {
             let known = |entry: &Entry| entry.fact(fact.name).is_some();
             if entries.iter().all(known) {
-                let (split, series) = split_series(&entries, names.clone());
+                // Points that differ in nothing but the fact are of one series.
+                let told = names.iter().filter(|name| name.as_str() != REPEAT).cloned();
+                let (split, series) = split_series(&entries, told.collect());
                 return (
                     Shape::Points { along: *fact, series },
                     panels(entries, &split, &names, &[]),
@@ -201,7 +203,7 @@ fn numbers(entries: &[Entry], name: &str) -> usize {
 /// The numeric axis with the most values, where they are enough and most lines have more than a point.
 fn widest(entries: &[Entry], names: &[String]) -> Option<String> {
     let mut best: Option<(usize, &String)> = None;
-    for name in names.iter().filter(|name| name.as_str() != "repeat") {
+    for name in names.iter().filter(|name| name.as_str() != REPEAT) {
         let count = numbers(entries, name);
         let others: Vec<&String> = names.iter().filter(|other| *other != name).collect();
         let lines = grouped(entries, |entry| shown(entry, &others)).len();
@@ -219,16 +221,24 @@ fn shown(entry: &Entry, names: &[&String]) -> Vec<String> {
 
 /// Which coordinates make panels, and which tell the lines of a panel apart.
 fn split_series(entries: &[Entry], others: Vec<String>) -> (Vec<String>, Vec<String>) {
-    let most = |series: &[String], split: &[String]| {
-        let split: Vec<&String> = split.iter().collect();
+    let lines = |members: &[Entry], series: &[String]| {
         let series: Vec<&String> = series.iter().collect();
-        grouped(entries, |entry| shown(entry, &split))
-            .iter()
-            .map(|(_, members)| grouped(members, |entry| shown(entry, &series)).len())
-            .max()
-            .unwrap_or(0)
+        grouped(members, |entry| shown(entry, &series)).len()
     };
-    split(entries, others, &most, MOST_SERIES)
+    let panels = |split: &[String]| {
+        let split: Vec<&String> = split.iter().collect();
+        grouped(entries, |entry| shown(entry, &split))
+    };
+    let most = |series: &[String], split: &[String]| {
+        panels(split).iter().map(|(_, members)| lines(members, series)).max().unwrap_or(0)
+    };
+    let (split, mut series) = split(entries, others, &most, MOST_SERIES);
+    // What goes with a split coordinate tells nothing apart within a panel.
+    let panels = panels(&split);
+    series.retain(|name| {
+        panels.iter().any(|(_, members)| lines(members, std::slice::from_ref(name)) > 1)
+    });
+    (split, series)
 }
 
 fn split_bars(entries: &[Entry], names: &[String]) -> Vec<String> {
@@ -281,7 +291,7 @@ fn panels<'a>(
             let first = entries.first().map(|entry| entry.show(name));
             entries.iter().all(|entry| Some(entry.show(name)) == first)
         };
-        let titled = names.iter().filter(|name| split.len() > 0 && !not_in_title.contains(name));
+        let titled = names.iter().filter(|name| !split.is_empty() && !not_in_title.contains(name));
         let title: Vec<String> = titled
             .filter(constant)
             .filter_map(|name| entries.first().and_then(|entry| labelled(entry, name)))
@@ -312,6 +322,9 @@ pub(crate) fn labelled(entry: &Entry, name: &str) -> Option<String> {
     let value = entry.coordinate(name)?;
     let shown = value.show(name);
     Some(match (value, name) {
+        (Coordinate::Number(_), "payload") if shown.ends_with(['K', 'M', 'G']) => {
+            format!("{shown}iB")
+        }
         (Coordinate::Number(_), "payload") => format!("{shown} B"),
         (Coordinate::Word(_), _) if SELF_EXPLAINING.contains(&name) => shown,
         _ => format!("{name} {shown}"),

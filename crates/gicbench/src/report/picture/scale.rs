@@ -139,7 +139,7 @@ impl Scale {
                 let first = low.log10().floor() as i32;
                 let last = high.log10().ceil() as i32;
                 let mantissas: &[f64] = match decades {
-                    d if d <= 2.5 => &[1.0, 2.0, 5.0],
+                    d if d <= 3.2 => &[1.0, 2.0, 5.0],
                     _ => &[1.0],
                 };
                 let every = (decades / 8.0).ceil().max(1.0) as usize;
@@ -164,16 +164,27 @@ impl Scale {
         sorted.dedup();
         let mut ticks: Vec<Tick> = Vec::new();
         let mut free_from = f64::NEG_INFINITY;
-        for value in sorted {
+        for &value in &sorted {
             let tick = Tick { at: self.position(value), label: label(value) };
-            let half = (tick.label.chars().count() as f64 + 1.5) / 2.0 / room.max(1.0);
-            if tick.at - half >= free_from {
-                free_from = tick.at + half;
+            let own = half(&tick, room);
+            // The last one is the end of the axis: it stays, and those in its way go.
+            while Some(&value) == sorted.last() && tick.at - own < free_from && ticks.len() > 1 {
+                ticks.pop();
+                free_from =
+                    ticks.last().map_or(f64::NEG_INFINITY, |last| last.at + half(last, room));
+            }
+            if tick.at - own >= free_from {
+                free_from = tick.at + own;
                 ticks.push(tick);
             }
         }
         ticks
     }
+}
+
+/// Half the length of a tick's label and of the gap behind it.
+fn half(tick: &Tick, room: f64) -> f64 {
+    (tick.label.chars().count() as f64 + 1.5) / 2.0 / room.max(1.0)
 }
 
 fn ends(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
@@ -232,9 +243,9 @@ mod tests {
             (&[0.0], &["0.0", "0.2"]),
             (&[-3.0, 2.0], &["-3", "-2", "-1", "0", "1", "2"]),
             (&[0.013, 0.012], &["0.000", "0.005", "0.010", "0.015"]),
-            (&[0.02, 2.27], &["0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"]),
-            (&[0.02, 1100.0], &["0.1", "1", "10", "100", "1000"]),
-            (&[1e-9, 1e9], &["1e-9", "1e-6", "0.001", "1", "1000", "1000000", "1e9"]),
+            (&[0.02, 2.27], &["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"]),
+            (&[0.02, 1100.0], &["0.01", "0.1", "1", "10", "100", "1000"]),
+            (&[1e-9, 1e9], &["1e-7", "0.0001", "0.1", "100", "100000", "1e8"]),
         ];
         for (values, expected) in cases {
             let scale = Scale::fitting(values).unwrap();
@@ -317,6 +328,8 @@ mod tests {
         let shown = |room| scale.ticks_at(&values, |v| v.to_string(), room).len();
         assert_eq!(shown(1000.0), values.len());
         assert!((4..10).contains(&shown(50.0)), "{}", shown(50.0));
+        let ticks = scale.ticks_at(&values, |v| v.to_string(), 50.0);
+        assert_eq!((ticks[0].at, ticks[ticks.len() - 1].at), (0.0, 1.0));
         assert_eq!(scale.ticks_at(&[], |v| v.to_string(), 50.0), []);
     }
 }

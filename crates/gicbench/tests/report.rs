@@ -1,0 +1,520 @@
+//! `gicbench report`: what stands in a page and in a Markdown table, whatever the record holds.
+
+// Helpers of tests are exempt as the tests are, which the lints don't see.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The record that the repository shows.
+fn shown() -> Value {
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-29-two-core-vm/run.json");
+    serde_json::from_str(&fs::read_to_string(path).expect("the record")).expect("JSON")
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Folder(tempfile::tempdir().expect("a directory"))
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+    fn record(&self, name: &str, record: &Value) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, record.to_string()).expect("written");
+        path
+    }
+}
+
+fn report(arguments: &[&Path]) -> Output {
+    Command::cargo_bin("gicbench")
+        .expect("the binary")
+        .arg("report")
+        .args(arguments)
+        .output()
+        .expect("it starts")
+}
+
+/// The page of some records.
+fn page(records: &[&Value]) -> String {
+    let folder = Folder::new();
+    let html = folder.path("page.html");
+    let mut arguments: Vec<PathBuf> = records
+        .iter()
+        .enumerate()
+        .map(|(number, record)| folder.record(&format!("machine-{number}.json"), record))
+        .collect();
+    arguments.extend(["--html".into(), html.clone()]);
+    let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
+    let output = report(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read_to_string(html).expect("a page")
+}
+
+fn markdown(record: &Value) -> String {
+    let folder = Folder::new();
+    let path = folder.record("run.json", record);
+    let output = report(&[&path, Path::new("--markdown"), Path::new("-")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The values of an attribute, in their order.
+fn values<'a>(page: &'a str, attribute: &str) -> Vec<&'a str> {
+    let start = format!(" {attribute}=\"");
+    page.split(&start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// What every page keeps: it is well-formed, asks for nothing, runs nothing, and draws no number that isn't one.
+fn assert_harmless(page: &str) {
+    let mut open: Vec<String> = Vec::new();
+    for piece in page.split('<').skip(1) {
+        let (tag, _) = piece.split_once('>').unwrap_or_else(|| panic!("an open end: <{piece:.60}"));
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "near <{tag}");
+            continue;
+        }
+        // What stands in quotes is text; the names outside of them are the program's.
+        let outside: String = tag.split('"').step_by(2).collect();
+        let mut names = outside.split_whitespace();
+        let name = names.next().expect("a name");
+        if !outside.ends_with('/') && !tag.starts_with('!') {
+            open.push(name.to_owned());
+        }
+        assert!(!matches!(name, "script" | "img" | "link" | "iframe" | "object" | "base"), "{tag}");
+        for attribute in names {
+            let attribute = attribute.trim_end_matches(['=', '/']);
+            assert!(!attribute.starts_with("on") && attribute != "src", "{tag}");
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    for href in values(page, "href") {
+        assert!(href.starts_with('#'), "{href}");
+    }
+    let style = page.split("<style>").nth(1).and_then(|rest| rest.split("</style>").next());
+    let style = style.expect("a style sheet");
+    assert!(!style.contains("@import") && !style.contains("url("), "{style}");
+    assert!(page.contains("default-src &#39;none&#39;"));
+    for attribute in ["x", "y", "x1", "x2", "y1", "y2", "width", "height", "cx"] {
+        for value in values(page, attribute) {
+            let number: f64 = value.parse().unwrap_or_else(|_| panic!("{attribute}=\"{value}\""));
+            assert!(number.is_finite() && number.abs() < 1e5, "{attribute}=\"{value}\"");
+        }
+    }
+    for word in ["NaN", "inf\"", "-inf"] {
+        assert!(!page.contains(word), "{word}");
+    }
+}
+
+/// Every measurement has one row and, where it can be drawn, one mark.
+fn assert_complete(page: &str, records: &[&Value]) {
+    let expected: BTreeSet<String> = records
+        .iter()
+        .enumerate()
+        .flat_map(|(record, value)| {
+            let rows = value["measurements"].as_array().expect("rows").len();
+            (1..=rows).map(move |row| format!("{}-{row}", record + 1))
+        })
+        .collect();
+    for attribute in ["data-row", "data-mark"] {
+        let found = values(page, attribute);
+        let distinct: BTreeSet<String> = found.iter().map(|id| (*id).to_owned()).collect();
+        assert_eq!(found.len(), distinct.len(), "{attribute}: one twice");
+        assert_eq!(distinct, expected, "{attribute}");
+    }
+}
+
+/// Pictures, each as its own markup.
+fn pictures(page: &str) -> Vec<&str> {
+    page.split("<figure").skip(1).filter_map(|rest| rest.split("</figure>").next()).collect()
+}
+
+#[test]
+fn every_measurement_is_in_one_row_and_one_picture() {
+    let record = shown();
+    let page = page(&[&record]);
+    assert_harmless(&page);
+    assert_complete(&page, &[&record]);
+    for experiment in ["latency", "ordering", "inline", "quiet", "batching", "handoff", "bandwidth"]
+    {
+        assert!(page.contains(&format!("<h2>{experiment}</h2>")), "{experiment}");
+    }
+    assert!(page.contains("what does one operation cost on each path?"));
+}
+
+#[test]
+fn every_picture_has_titles_with_units_on_its_axes() {
+    let page = page(&[&shown()]);
+    let pictures = pictures(&page);
+    assert!(pictures.len() >= 12, "{}", pictures.len());
+    for picture in pictures {
+        let is_bars = picture.contains("class=\"head\"");
+        let titles: Vec<&str> = picture
+            .split("class=\"title ")
+            .skip(1)
+            .filter_map(|rest| rest.split('>').nth(1)?.split('<').next())
+            .filter(|title| !title.is_empty())
+            .collect();
+        assert_eq!(titles.len(), if is_bars { 1 } else { 2 }, "{titles:?}");
+        for title in titles {
+            let unit = title.rsplit('(').next().expect("brackets");
+            let known = ["µs", "M msg/s", "GB/s", "B)", "count)", "MHz"];
+            assert!(known.iter().any(|known| unit.starts_with(known)), "{title}");
+        }
+        assert!(picture.contains(" aria-label="));
+    }
+}
+
+#[test]
+fn stand_ins_and_unsafe_modes_are_marked_in_pictures_and_tables_and_explained() {
+    let record = shown();
+    let page = page(&[&record]);
+    assert!(page.contains("CPU threads in place of GPU threads; software NIC on CPU threads"));
+    assert!(page.contains("nothing orders WQE, doorbell record and doorbell for the NIC"));
+    for picture in pictures(&page) {
+        // Everything in this record is a stand-in: nothing is filled.
+        assert!(picture.contains("url(#hatch-") || picture.contains("marker hollow"));
+        assert!(!picture.contains("class=\"marker\""), "{picture}");
+        assert!(!picture.contains("class=\"published\""), "a ratio's mark beside a stand-in");
+    }
+    let ordering = page.split("<h2>ordering</h2>").nth(1).expect("a section");
+    let issue = pictures(ordering)[0];
+    let wanted = record["measurements"].as_array().unwrap().iter().filter(|row| {
+        row["experiment"] == "ordering"
+            && row["metric"] == "issue_us"
+            && !row["unsafe_mode"].is_null()
+    });
+    assert_eq!(issue.matches("class=\"unsafe-letter\"").count(), wanted.count());
+}
+
+#[test]
+fn a_ratio_stands_only_beside_the_same_thing() {
+    let mut record = shown();
+    let text = markdown(&record);
+    let line = |text: &str| {
+        let line =
+            text.lines().find(|line| line.contains("issue, GPU-scope release")).expect("a line");
+        line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    // Figure, by, p50, p99, ratio, published, unit, note.
+    let cells = line(&text);
+    assert_eq!(cells[5..9], ["–", "0.70", "µs", "S"], "{text}");
+
+    let row = record["measurements"].as_array_mut().unwrap().iter_mut().find(|row| {
+        row["experiment"] == "latency"
+            && row["metric"] == "issue_us"
+            && row["parameters"]["op"] == "put"
+            && row["transport"] == "mini-gda"
+    });
+    let row = row.expect("the row");
+    row["submitter"] = json!("cuda");
+    row["p50"] = json!(0.35);
+    row["reference"]["comparable"] = json!(true);
+    let cells = line(&markdown(&record));
+    assert_eq!(cells[5], "–", "a record that calls a stand-in comparable isn't believed");
+
+    let row = record["measurements"].as_array_mut().unwrap();
+    let row = row.iter_mut().find(|row| row["submitter"] == "cuda").unwrap();
+    row["stand_in"] = json!(false);
+    row["stand_in_why"] = json!(null);
+    let cells = line(&markdown(&record));
+    assert_eq!(cells[2..9], ["cuda, soft", "0.350", "0.040", "0.50", "0.70", "µs", ""]);
+    let page = page(&[&record]);
+    assert!(page.contains("class=\"published\"") && page.contains("class=\"published aside\""));
+}
+
+/// A row of the record, made another.
+fn row_like(record: &Value, metric: &str, change: impl Fn(&mut Value)) -> Value {
+    let rows = record["measurements"].as_array().expect("rows");
+    let mut row = rows.iter().find(|row| row["metric"] == metric).expect("such a row").clone();
+    change(&mut row);
+    row
+}
+
+fn with_rows(rows: Vec<Value>) -> Value {
+    let mut record = shown();
+    record["measurements"] = rows.into();
+    record
+}
+
+#[test]
+fn derived_quantities_follow_from_their_points_and_are_left_out_without_them() {
+    let record = shown();
+    let quiet = |qps: u64, scope: &str, p50: Value| {
+        row_like(&record, "put_completion_us", |row| {
+            row["experiment"] = json!("quiet");
+            row["parameters"] = json!({"payload": 8, "qps": qps, "scope": scope, "order": "gpu-release",
+                "profile": "none", "ops": 10, "warmup": 0, "duration_s": null});
+            row["p50"] = p50.clone();
+        })
+    };
+    let inline = |payload: u64, p50: f64| {
+        row_like(&record, "issue_us", |row| {
+            row["experiment"] = json!("inline");
+            row["parameters"] = json!({"payload": payload, "inline": "on", "batch": 1, "order": "gpu-release",
+                "profile": "none", "ops": 10, "warmup": 0, "duration_s": null});
+            row["p50"] = json!(p50);
+        })
+    };
+    let growth = "all queue pairs in scope, 16 over 1";
+    let further = "each further 16 B inline";
+    let all = with_rows(vec![
+        quiet(1, "all", json!(2.0)),
+        quiet(16, "all", json!(5.0)),
+        quiet(16, "one", json!(1.0)),
+        inline(8, 1.0),
+        inline(24, 1.5),
+        inline(40, 2.0),
+    ]);
+    let text = markdown(&all);
+    let line = |what: &str| text.lines().find(|line| line.contains(what)).unwrap_or_default();
+    assert!(line(growth).contains("| 2.500 | 2.00 (NVSHMEM) | – | S |"), "{text}");
+    assert!(line(further).contains("| 0.500 µs | 0.10 µs (mini-gda) | – | S |"), "{text}");
+    assert!(page(&[&all]).contains(growth));
+
+    for rows in [
+        vec![quiet(1, "all", json!(2.0)), quiet(16, "one", json!(5.0))],
+        vec![quiet(1, "all", json!(null)), quiet(16, "all", json!(5.0))],
+        vec![quiet(1, "all", json!(0.0)), quiet(16, "all", json!(5.0))],
+        vec![
+            quiet(1, "all", json!(2.0)),
+            quiet(16, "all", json!(5.0)),
+            quiet(16, "all", json!(6.0)),
+        ],
+        vec![inline(8, 1.0), inline(24, 1.5)],
+    ] {
+        let record = with_rows(rows);
+        let text = markdown(&record);
+        assert!(!text.contains(growth) && !text.contains(further), "{text}");
+        assert!(!page(&[&record]).contains(growth));
+    }
+}
+
+const HOSTILE: &str =
+    "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\u{0}|`x`\n";
+
+#[test]
+fn hostile_texts_are_only_text() {
+    let record = shown();
+    let mut row = row_like(&record, "issue_us", |row| {
+        for name in ["experiment", "transport", "submitter", "nic", "metric", "unit"] {
+            row[name] = json!(HOSTILE);
+        }
+        row["stand_in_why"] = json!(HOSTILE);
+        row["unsafe_mode"] = json!(HOSTILE);
+        row["parameters"] = json!({HOSTILE: HOSTILE, "payload": HOSTILE, "ops": HOSTILE});
+        row["details"] = json!({HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]});
+        row["clock"]["source"] = json!(HOSTILE);
+        row["reference"] = json!({"value": 1.0, "unit": HOSTILE, "what": HOSTILE, "source": HOSTILE,
+            "comparable": true});
+    });
+    let mut other = row.clone();
+    other["parameters"][HOSTILE] = json!("other");
+    let mut figure = row_like(&record, "issue_us", |_| {});
+    figure["submitter"] = json!(HOSTILE);
+    row["parameters"]["payload"] = json!(1e300);
+    let mut record = with_rows(vec![row, other, figure]);
+    record["argv"] = json!([HOSTILE]);
+    record["started"] = json!(HOSTILE);
+    for name in ["cpu", "kernel", "architecture"] {
+        record["machine"][name] = json!(HOSTILE);
+    }
+    record["machine"]["gpus"] = json!([HOSTILE]);
+    for name in ["gicbench", "commit", "profile", "rustc", "cxx"] {
+        record["software"][name] = json!(HOSTILE);
+    }
+    record["parameters"]["suite"] = json!(HOSTILE);
+    let missing = json!({"experiment": HOSTILE, "transport": HOSTILE, "submitter": "host", "nic": "soft",
+        "parameters": {}, "reason": HOSTILE});
+    record["not_run"] = json!([missing]);
+    record["failed"] = json!([missing]);
+    let page = page(&[&record]);
+    assert_harmless(&page);
+    assert_complete(&page, &[&record]);
+    assert!(page.contains("&lt;script&gt;") && !page.contains('\u{202e}') && !page.contains('\0'));
+
+    let text = markdown(&record);
+    assert!(
+        !text.contains('<') && !text.contains('\u{202e}') && text.contains("&lt;script&gt;"),
+        "{text}"
+    );
+    let widths: BTreeSet<usize> = text
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.replace("\\|", "").matches('|').count())
+        .collect();
+    assert_eq!(widths.len(), 1, "{text}");
+}
+
+#[test]
+fn numbers_that_no_picture_can_hold_are_in_the_table() {
+    let record = shown();
+    let numbers = [
+        json!(null),
+        json!(0.0),
+        json!(-1.0),
+        json!(1e308),
+        json!(-1e308),
+        json!(5e-324),
+        json!(1e-9),
+        json!(7.5),
+    ];
+    for metric in ["issue_us", "rate_mmsgs", "bandwidth_gbs"] {
+        let mut rows = Vec::new();
+        for (index, one) in numbers.iter().enumerate() {
+            for (other_index, other) in numbers.iter().enumerate() {
+                rows.push(row_like(&record, metric, |row| {
+                    row["p50"] = one.clone();
+                    row["p99"] = other.clone();
+                    for name in ["p90", "p999"] {
+                        row[name] = json!(null);
+                    }
+                    for name in ["min", "max", "mean"] {
+                        row[name] = if one.is_null() { json!(1e308) } else { one.clone() };
+                    }
+                    row["p50_interval"] = json!(null);
+                    row["wrong"] = json!(null);
+                    row["parameters"]["payload"] = json!([0u64, 1, 8, u64::MAX, 64, 4096, 3, 5][index]);
+                    row["parameters"]["qps"] = json!(other_index);
+                    row["reference"] = json!({"value": other.as_f64().unwrap_or(0.0), "unit": "us", "what": "it",
+                        "source": "there", "comparable": false});
+                }));
+            }
+        }
+        let record = with_rows(rows);
+        let page = page(&[&record]);
+        assert_harmless(&page);
+        assert!(page.contains("too large or too small"), "{metric}");
+        let rows = values(&page, "data-row");
+        assert_eq!(rows.len(), numbers.len() * numbers.len());
+        markdown(&record);
+    }
+}
+
+#[test]
+fn a_record_without_measurements_says_so_and_why() {
+    let mut record = with_rows(Vec::new());
+    record["partial"] = json!(true);
+    record["not_run"] = json!([{"experiment": "ordering", "transport": "mini-gda", "submitter": "host",
+        "nic": "soft", "parameters": {"ops": null, "warmup": 0, "duration_s": null},
+        "reason": "queues in GPU memory need the cuda submitter"}]);
+    let page = page(&[&record]);
+    assert_harmless(&page);
+    assert!(page.contains("nothing was measured (exit status 3)"));
+    assert!(page.matches("queues in GPU memory need the cuda submitter").count() >= 2);
+    assert!(page.contains("<h2>ordering</h2>") && page.contains("Nothing was measured."));
+    assert!(pictures(&page).is_empty());
+    assert!(markdown(&record).contains("No measurement"));
+
+    record["not_run"] = json!([]);
+    record["failed"] = json!([]);
+    assert_harmless(&self::page(&[&record]));
+}
+
+#[test]
+fn several_records_stand_side_by_side() {
+    let first = shown();
+    let mut second = shown();
+    second["machine"]["gpus"] = json!(["NVIDIA H200"]);
+    for row in second["measurements"].as_array_mut().unwrap() {
+        row["submitter"] = json!("cuda");
+    }
+    second["measurements"].as_array_mut().unwrap().truncate(40);
+    let page = page(&[&first, &second]);
+    assert_harmless(&page);
+    assert_complete(&page, &[&first, &second]);
+    for label in ["machine-0", "machine-1"] {
+        assert!(page.matches(label).count() > 5, "{label}");
+    }
+    // The same point of two machines is one line of the figures.
+    let mut same = shown();
+    same["measurements"].as_array_mut().unwrap().truncate(3);
+    let page = self::page(&[&same, &same]);
+    let figures = page.split("<h2>The figures</h2>").nth(1).unwrap();
+    let figures = figures.split("</table>").next().unwrap();
+    assert_eq!(figures.matches("issue, GPU-scope release").count(), 1, "{figures}");
+}
+
+#[test]
+fn what_is_no_record_of_this_version_is_refused_by_name() {
+    let folder = Folder::new();
+    let mut newer = shown();
+    newer["schema_version"] = json!(999);
+    let mut lacking = shown();
+    lacking["measurements"][0].as_object_mut().unwrap().remove("metric");
+    let cases: BTreeMap<&str, (String, &str)> = [
+        ("newer.json", (newer.to_string(), "schema_version 999")),
+        ("lacking.json", (lacking.to_string(), "metric")),
+        ("other.json", ("{\"results\": []}".to_owned(), "not a run record")),
+        ("text.json", ("hello".to_owned(), "not JSON")),
+        ("huge.json", (shown().to_string().replacen("0.", "1e999, ", 1), "not JSON")),
+    ]
+    .into();
+    let html = folder.path("page.html");
+    for (name, (text, word)) in cases {
+        let path = folder.path(name);
+        fs::write(&path, text).unwrap();
+        let output = report(&[&path, Path::new("--html"), &html]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {error}");
+        assert!(error.contains(name) && error.contains(word), "{error}");
+        assert!(!html.exists());
+    }
+    let output = report(&[&folder.path("none.json"), Path::new("--html"), &html]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none.json"));
+}
+
+#[test]
+fn nothing_is_overwritten_unasked_and_an_output_is_asked_for() {
+    let folder = Folder::new();
+    let record = folder.record("run.json", &shown());
+    let mine = folder.path("mine.html");
+    fs::write(&mine, "mine").unwrap();
+    for flag in ["--html", "--markdown"] {
+        let output = report(&[&record, Path::new(flag), &mine]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--force"));
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+    }
+    let both = report(&[
+        &record,
+        Path::new("--html"),
+        &mine,
+        Path::new("--markdown"),
+        &mine,
+        Path::new("--force"),
+    ]);
+    assert_eq!(both.status.code(), Some(2));
+    let output = report(&[&record, Path::new("--html"), &mine, Path::new("--force")]);
+    assert!(output.status.success());
+    assert!(fs::read_to_string(&mine).unwrap().starts_with("<!DOCTYPE html>"));
+    assert_eq!(report(&[&record]).status.code(), Some(2));
+}
+
+#[test]
+fn a_run_writes_its_own_page() {
+    let folder = Folder::new();
+    let html = folder.path("page.html");
+    let output = Command::cargo_bin("gicbench")
+        .expect("the binary")
+        .args(["run", "latency", "--transport", "mini-gda", "--op", "put", "--engine", "stepped"])
+        .args(["-n", "64", "-w", "8", "--html"])
+        .arg(&html)
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = fs::read_to_string(&html).unwrap();
+    assert_harmless(&page);
+    assert_eq!(values(&page, "data-row").len(), 3);
+    assert_eq!(values(&page, "data-mark").len(), 3);
+}
