@@ -88,6 +88,7 @@ extern "C" bool gic_host_loaded_layouts(const u64* rust, u32 count) {
         kArrived,
         kProgress,
         kValueShift,
+        kMaxWindow,
     };
     if (count != sizeof(cpp) / sizeof(cpp[0])) return false;
     for (u32 i = 0; i < count; i++)

@@ -1,9 +1,14 @@
 //! The kernel of a latency probe beside background traffic: the mirror of `gic/kernels/loaded.hpp`, and its launch
-//! on host threads.
+//! on host threads and on a GPU.
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use crate::choice::Choice;
+use crate::cuda::{CudaError, Gpu, Launched, Prepared};
 use crate::host::{LaunchError, Relax, on_threads};
 use crate::proxy::{ProxyChoice, RingView};
+use crate::source::unit;
 use crate::view::{Local, QpView, Remote};
 
 /// Word of [`Load::control`] that ends the background.
@@ -16,6 +21,8 @@ pub const CONTROL_WORDS: usize = 16;
 pub const PROGRESS_WORDS: usize = 8;
 /// Background thread `b` marks its payloads with `first + ((b + 1) << VALUE_SHIFT) + i`.
 pub const VALUE_SHIFT: u32 = 40;
+/// The largest [`Load::window`].
+pub const MAX_WINDOW: u32 = 64;
 
 /// What both paths have in common (`gic::kernels::Load`); see the header for what each means.
 #[derive(Clone, Copy, Debug)]
@@ -105,50 +112,73 @@ unsafe extern "C" {
     ) -> bool;
 }
 
-/// A kernel with its choices and arguments. Probe and background differ in who shares their queues, and in nothing
-/// else.
-#[derive(Clone, Copy, Debug)]
-pub enum Loaded<'a> {
+/// What the kernel is compiled for. Probe and background differ in who shares their queues, and in nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choices {
     /// mini-gda's.
     Gda {
-        /// The probe's choice.
+        /// The probe's.
         probe: Choice,
         /// The background's.
         background: Choice,
-        /// Its arguments.
-        args: &'a LoadedArgs,
     },
     /// mini-proxy's.
     Proxy {
-        /// The probe's choice.
+        /// The probe's.
         probe: ProxyChoice,
         /// The background's.
         background: ProxyChoice,
-        /// Its arguments.
-        args: &'a ProxyLoadedArgs,
     },
 }
 
-impl Loaded<'_> {
-    /// What both paths have in common.
-    #[must_use]
-    pub fn load(&self) -> &Load {
-        match self {
-            Self::Gda { args, .. } => &args.load,
-            Self::Proxy { args, .. } => &args.load,
+/// The CUDA C++ translation unit of the kernel.
+#[must_use]
+pub fn translation_unit(choices: &Choices) -> String {
+    let (args, kernel, probe, background) = match choices {
+        Choices::Gda { probe, background } => {
+            ("LoadedArgs", "loaded", probe.cpp(), background.cpp())
         }
-    }
+        Choices::Proxy { probe, background } => {
+            ("ProxyLoadedArgs", "proxy_loaded", probe.cpp(), background.cpp())
+        }
+    };
+    // A thread a block: they spread over the multiprocessors.
+    unit(
+        "loaded",
+        args,
+        &format!("using P = {probe};\nusing B = {background};\n"),
+        &format!("if (threadIdx.x == 0) gic::kernels::{kernel}<P, B>(a, blockIdx.x);"),
+    )
+}
 
-    fn not_built(&self) -> LaunchError {
-        let kernel = "loaded";
-        match *self {
-            Self::Gda { probe, .. } => LaunchError::NotBuilt { kernel, choice: Box::new(probe) },
-            Self::Proxy { probe, .. } => LaunchError::ProxyNotBuilt { kernel, choice: probe },
+/// Arguments of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub enum Args<'a> {
+    /// mini-gda's.
+    Gda(&'a LoadedArgs),
+    /// mini-proxy's.
+    Proxy(&'a ProxyLoadedArgs),
+}
+
+impl Args<'_> {
+    /// Threads that take part.
+    fn threads(&self) -> u32 {
+        match self {
+            Self::Gda(args) => args.load.threads(),
+            Self::Proxy(args) => args.load.threads(),
         }
     }
 }
 
-/// Runs `kernel` on threads of its own and returns when all have ended; as [`launch`](crate::host::launch).
+fn not_built(choices: &Choices) -> LaunchError {
+    let kernel = "loaded";
+    match *choices {
+        Choices::Gda { probe, .. } => LaunchError::NotBuilt { kernel, choice: Box::new(probe) },
+        Choices::Proxy { probe, .. } => LaunchError::ProxyNotBuilt { kernel, choice: probe },
+    }
+}
+
+/// Runs the kernel on threads of its own and returns when all have ended; as [`launch`](crate::host::launch).
 ///
 /// # Errors
 /// A combination that isn't built, or threads that can't be started. What the kernel itself met is in the
@@ -158,28 +188,66 @@ impl Loaded<'_> {
 /// Every pointer in the arguments, and in the views that they point to, is valid for what the kernel does with it
 /// until this returns. Control and progress words are 0.
 pub unsafe fn launch(
-    kernel: Loaded<'_>,
+    choices: &Choices,
+    args: Args<'_>,
     cpus: &[usize],
     relax: Option<&dyn Relax>,
 ) -> Result<(), LaunchError> {
-    struct Shared<'a>(Loaded<'a>);
+    struct Shared<'a>(Args<'a>);
     // SAFETY: the kernel is made for several threads; the caller vouches for the pointers.
     unsafe impl Sync for Shared<'_> {}
 
-    let shared = Shared(kernel);
-    let built = on_threads(kernel.load().threads(), cpus, relax, |thread| {
+    let shared = Shared(args);
+    let built = on_threads(args.threads(), cpus, relax, |thread| {
         let shared = &shared;
         // SAFETY: the caller's contract.
         unsafe {
-            match &shared.0 {
-                Loaded::Gda { probe, background, args } => {
-                    gic_host_loaded(probe, background, *args, thread)
+            match (choices, shared.0) {
+                (Choices::Gda { probe, background }, Args::Gda(args)) => {
+                    gic_host_loaded(probe, background, args, thread)
                 }
-                Loaded::Proxy { probe, background, args } => {
-                    gic_host_proxy_loaded(probe, background, *args, thread)
+                (Choices::Proxy { probe, background }, Args::Proxy(args)) => {
+                    gic_host_proxy_loaded(probe, background, args, thread)
                 }
+                _ => false,
             }
         }
     })?;
-    if built { Ok(()) } else { Err(kernel.not_built()) }
+    if built { Ok(()) } else { Err(not_built(choices)) }
+}
+
+/// Has the kernel compiled and loaded: what must be done before a persistent kernel runs.
+///
+/// # Errors
+/// It can't be.
+pub fn prepare(gpu: &Arc<Gpu>, choices: &Choices) -> Result<Prepared, CudaError> {
+    let args = match choices {
+        Choices::Gda { .. } => size_of::<LoadedArgs>(),
+        Choices::Proxy { .. } => size_of::<ProxyLoadedArgs>(),
+    };
+    Prepared::of(gpu, &translation_unit(choices), args)
+}
+
+/// Runs what [`prepare`] gave, and does `relax` while it waits for its end.
+///
+/// # Errors
+/// As [`Prepared::run`].
+///
+/// # Safety
+/// As [`launch`]; every address is one that the GPU can follow, and the arguments are of the choices' path.
+pub unsafe fn run(
+    prepared: &Prepared,
+    args: Args<'_>,
+    relax: Option<&dyn Relax>,
+    until: Instant,
+    give_up: &dyn Fn() -> bool,
+) -> Result<Launched, CudaError> {
+    // SAFETY: the caller's contract.
+    let running = unsafe {
+        match args {
+            Args::Gda(of) => prepared.start(of, args.threads(), 1),
+            Args::Proxy(of) => prepared.start(of, args.threads(), 1),
+        }
+    }?;
+    running.wait(until, relax, give_up)
 }

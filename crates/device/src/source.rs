@@ -56,7 +56,7 @@ pub const ENTRY: &str = "gic_kernel";
 
 /// A translation unit: a kernel that measures its own clock around `body`, whose argument is called `a`. In a
 /// launch without a place for the readings it does nothing, and is loaded.
-fn unit(header: &str, args: &str, declarations: &str, body: &str) -> String {
+pub(crate) fn unit(header: &str, args: &str, declarations: &str, body: &str) -> String {
     format!(
         "#include \"gic/kernels/clocks.hpp\"\n#include \"gic/kernels/{header}.hpp\"\n{declarations}\
          extern \"C\" __global__ void {ENTRY}(const gic::kernels::{args} a, gic::kernels::Clocks* clocks) {{\n    \

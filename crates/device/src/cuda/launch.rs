@@ -69,7 +69,7 @@ impl Prepared {
         Self::of(gpu, &proxy_translation_unit(kind, choice), args)
     }
 
-    fn of(gpu: &Arc<Gpu>, source: &str, args: usize) -> Result<Self, CudaError> {
+    pub(crate) fn of(gpu: &Arc<Gpu>, source: &str, args: usize) -> Result<Self, CudaError> {
         Ok(Self { gpu: Arc::clone(gpu), program: gpu.program(source, args)? })
     }
 
@@ -145,7 +145,7 @@ impl Prepared {
 
     /// # Safety
     /// As [`run`](Self::run).
-    unsafe fn start<A: Copy>(
+    pub(crate) unsafe fn start<A: Copy>(
         &self,
         args: &A,
         grid: u32,

@@ -15,6 +15,7 @@ constexpr u32 kProgress = 8;
 // Background thread b marks its payloads with `first` + (b + 1) * 2^kValueShift + i, so that no two operations
 // of a launch carry the same value.
 constexpr u32 kValueShift = 40;
+constexpr u32 kMaxWindow = 64;
 
 // What both paths have in common. A queue is a queue pair or a ring. Thread 0 is the probe, thread 1 + b is
 // background thread b, and where the probe times round trips thread 1 + `background` answers at the far side.
@@ -24,7 +25,7 @@ struct Load {
     u32 probe_queue;       // `queues` or above: the probe's own
     u32 bytes;             // of the probe's operation; 8 for round trips
     u32 background_bytes;  // of a background operation
-    u32 window;            // operations of a background thread outstanding, at most; even
+    u32 window;            // operations of a background thread outstanding, at most; 1 to kMaxWindow
     u64 slots;             // the probe's operation i goes from and to slot i mod `slots`,
     u64 stride;            // `stride` bytes apart, and carries `first` + i
     u64 background_at;     // offset of background slots; operation i of background thread b goes to its slot
@@ -84,6 +85,7 @@ struct GdaPath {
         return endpoint.put({remote.address + offset, remote.rkey}, {local.address + offset, local.lkey},
                             bytes);
     }
+    GIC_FN Outcome poll(u64 ticket) { return endpoint.poll(ticket); }
     GIC_FN Failure wait(u64 ticket) { return endpoint.wait(ticket).failure; }
     GIC_FN void save() { endpoint.save(); }
 };
@@ -101,6 +103,7 @@ struct ProxyPath {
     GIC_FN Posted put(u64 offset, u32 bytes) {
         return push_slot<C, ProxyOp::put>(producer, 0, bytes, offset);
     }
+    GIC_FN Outcome poll(u64 ticket) { return producer.poll(ticket); }
     GIC_FN Failure wait(u64 ticket) { return producer.wait(ticket).failure; }
     GIC_FN void save() { producer.save(); }
 };
@@ -115,7 +118,7 @@ GIC_COLD Failure await_background(const Load& a) {
     for (;;) {
         u64 arrived = mem::load_acquire<Scope::gpu>(a.control + kArrived);
         if (arrived >= a.background) return {};
-        if (time.expired()) return Failure::of(Why::deadline_turn, 0, static_cast<u32>(arrived));
+        if (time.expired()) return Failure::of(Why::deadline_start, 0, static_cast<u32>(arrived));
     }
 }
 
@@ -168,67 +171,94 @@ GIC_FN void probe(Path& path, const Load& a) {
     a.failure[0] = failure.bits;
 }
 
-// Waits for the thread's next time to post; false where it has to end instead. Who comes too late doesn't catch
-// up: the next time is an interval after the post.
-GIC_FN bool await_time(const Load& a, u64* next, Wait& life, Failure* failure) {
-    for (;;) {
-        u64 now = shared_clock();
-        u64 late = now - *next;
-        if (static_cast<long long>(late) >= 0) {
-            *next = (late < a.interval ? *next : now) + a.interval;
-            return true;
-        }
-        if (is_stopped(a)) return false;
-        if (life.expired()) {
-            *failure = Failure::of(Why::deadline_turn, 0);
-            return false;
-        }
-    }
-}
+// One background thread: its operations, of which at most a window are outstanding.
+template <class Path>
+class Traffic {
+  public:
+    GIC_FN Traffic(Path& path, const Load& a, u32 b)
+        : path_(path), a_(a), progress_(a.progress + static_cast<u64>(b) * kProgress),
+          value_(a.first + (static_cast<u64>(b + 1) << kValueShift)),
+          slots_(a.background_at + b * a.background_slots * a.background_stride) {}
 
-// Posts in bursts of half a window; before a third one begins the first one has completed.
+    // Posts one, for which there may have to be waited until the oldest one has completed.
+    GIC_FN Failure post() {
+        if (posted_ - completed_ == a_.window) {
+            Failure f = path_.wait(tickets_[oldest_]);
+            if (!f.ok()) return f;
+            complete();
+        }
+        u64 offset = slots_ + slot_ * a_.background_stride;
+        path_.write(offset, a_.background_bytes, value_ + posted_);
+        Posted p = path_.put(offset, a_.background_bytes);
+        if (!p.failure.ok()) return p.failure;
+        last_ = tickets_[next_] = p.ticket;
+        posted_ += 1;
+        if (++next_ == a_.window) next_ = 0;
+        if (++slot_ == a_.background_slots) slot_ = 0;
+        return {};
+    }
+
+    // Looks whether the oldest one has completed.
+    GIC_FN Failure look() {
+        if (posted_ == completed_) return {};
+        Outcome o = path_.poll(tickets_[oldest_]);
+        if (o.status == Status::done) complete();
+        return o.status == Status::error ? o.failure : Failure{};
+    }
+
+    GIC_FN Failure finish() { return posted_ == 0 ? Failure{} : path_.wait(last_); }
+
+    GIC_FN u64 posted() const { return posted_; }
+
+  private:
+    GIC_FN void complete() {
+        completed_ += 1;
+        if (++oldest_ == a_.window) oldest_ = 0;
+        mem::store_relaxed<Scope::gpu>(progress_, completed_);
+    }
+
+    Path& path_;
+    const Load& a_;
+    u64* progress_;
+    u64 value_, slots_, slot_ = 0;
+    u64 posted_ = 0, completed_ = 0, last_ = 0;
+    u32 next_ = 0, oldest_ = 0;
+    u64 tickets_[kMaxWindow];
+};
+
 template <class Path>
 GIC_FN void background(Path& path, const Load& a, u32 b) {
-    u64* progress = a.progress + static_cast<u64>(b) * kProgress;
-    u64 value = a.first + (static_cast<u64>(b + 1) << kValueShift);
-    u64 slots = a.background_at + b * a.background_slots * a.background_stride;
-    u64 slot = 0, posted = 0, ticket = 0;
-    u64 before = 0, before_ticket = 0;  // operations and last ticket up to the burst before
-    // Threads that start together would all post together.
-    u64 next = shared_clock() + a.interval / a.background * b;
-    Wait life(a.deadline);
+    Traffic<Path> traffic(path, a, b);
     Failure failure;
-    bool going = true;
-    while (going && failure.ok()) {
-        for (u32 n = 0; n < a.window / 2; n++) {
-            if (a.interval != 0) {
-                going = await_time(a, &next, life, &failure);
-                if (!going) break;
+    // Threads that start together would all post together.
+    u64 due = shared_clock() + (a.interval == 0 ? 0 : a.interval / a.background * b);
+    Wait life(a.deadline);
+    for (u32 turn = 0; failure.ok(); turn++) {
+        // Looking for every operation would slow down who doesn't pause.
+        if (a.interval != 0 || turn % 8 == 0) {
+            if (is_stopped(a)) break;
+            if (life.expired()) {
+                failure = Failure::of(Why::deadline_completion, 0);
+                break;
             }
-            u64 offset = slots + slot * a.background_stride;
-            path.write(offset, a.background_bytes, value + posted);
-            Posted p = path.put(offset, a.background_bytes);
-            failure = p.failure;
-            if (!failure.ok()) break;
-            ticket = p.ticket;
-            posted += 1;
-            if (++slot == a.background_slots) slot = 0;
-            if (posted == 1) mem::fetch_add<Scope::gpu>(a.control + kArrived, u64{1});
         }
-        if (failure.ok() && before != 0) {
-            failure = path.wait(before_ticket);
-            if (failure.ok()) mem::store_relaxed<Scope::gpu>(progress, before);
+        if (a.interval != 0) {
+            // Who comes too late doesn't catch up: the next time is an interval after the post.
+            u64 late = shared_clock() - due;
+            if (static_cast<long long>(late) < 0) {
+                failure = traffic.look();
+                continue;
+            }
+            due += a.interval + (late < a.interval ? 0 : late);
         }
-        before = posted;
-        before_ticket = ticket;
-        if (is_stopped(a)) going = false;
-        if (going && life.expired()) failure = Failure::of(Why::deadline_turn, 0);
+        failure = traffic.post();
+        if (failure.ok() && traffic.posted() == 1) mem::fetch_add<Scope::gpu>(a.control + kArrived, u64{1});
     }
-    if (failure.ok() && posted != 0) failure = path.wait(ticket);
+    if (failure.ok()) failure = traffic.finish();
     // The probe doesn't wait for who never comes.
-    if (posted == 0) mem::fetch_add<Scope::gpu>(a.control + kArrived, u64{1});
+    if (traffic.posted() == 0) mem::fetch_add<Scope::gpu>(a.control + kArrived, u64{1});
     path.save();
-    a.done[b] = posted;
+    a.done[b] = traffic.posted();
     a.failure[1 + b] = failure.bits;
 }
 
