@@ -68,6 +68,16 @@ pub enum AxisId {
     Chain,
     /// One signalled work request in so many.
     SignalEvery,
+    /// CTAs that put beside a latency probe.
+    Ctas,
+    /// Queue of a latency probe.
+    ProbeQueue,
+    /// Payload of one background operation, in bytes.
+    BackgroundPayload,
+    /// Operations of a background CTA that are outstanding, at most.
+    Window,
+    /// Operations a second of each background CTA.
+    Pace,
     /// Timing profile of the software NIC.
     Profile,
 }
@@ -286,6 +296,37 @@ pub const AXES: &[Axis] = &[
         name: "signal-every",
         domain: count(1, 4096),
         help: "one signalled work request in so many",
+    },
+    Axis {
+        id: AxisId::Ctas,
+        name: "ctas",
+        domain: count(0, 1024),
+        help: "CTAs (host: threads) that put beside a latency probe",
+    },
+    Axis {
+        id: AxisId::ProbeQueue,
+        name: "probe-queue",
+        domain: Domain::Words(&["shared", "private", "private-worker"]),
+        help: "queue pair or ring of a latency probe: the background's, its own, its own with a proxy worker \
+               of its own",
+    },
+    Axis {
+        id: AxisId::BackgroundPayload,
+        name: "background-payload",
+        domain: Domain::Bytes { min: 1, max: 1 << 25 },
+        help: "payload of one background operation",
+    },
+    Axis {
+        id: AxisId::Window,
+        name: "window",
+        domain: count(1, 64),
+        help: "operations of a background CTA that are outstanding, at most",
+    },
+    Axis {
+        id: AxisId::Pace,
+        name: "pace",
+        domain: count(0, 1_000_000_000),
+        help: "operations a second of each background CTA; 0: as many as it can",
     },
     Axis {
         id: AxisId::Profile,

@@ -31,10 +31,10 @@ fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
         ("latency --transport mini-gda", 9),
         ("latency --transport mini-gda --conn dc --op put,get,atomic,put-signal", 8),
         ("latency --transport mini-gda --cq ring --op put,atomic", 5),
-        ("ordering --order none,gpu-release --cq ring,collapsed --cq-load acquire", 8),
+        ("ordering --order none,gpu-release --cq ring,collapsed --cq-load acquire", 12),
         ("latency --transport mini-gda --op put,get -b 1 -e 64K -f 32", 16),
         ("latency --transport mini-proxy", 9),
-        ("ordering", 20),
+        ("ordering", 40),
         ("inline -b 4 -e 256 -f 4 --batch 1,32", 24),
         ("quiet --qps 1,5 --scope one,used,all", 6),
         ("batching --doorbell fixed,threshold,caller,every-nth --batch 1,7 --qps 1,3", 16),
@@ -48,6 +48,22 @@ fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
         ("proxy-scaling --rings 1,3 --chain 1,16 --signal-every 1,4", 8),
         ("proxy-scaling --rings 2 --producers 1,2,3 --chain 16", 3),
         ("proxy-scaling --rings 2 --producers 3 --handoff producer-counter --chain 1", 1),
+        ("clock", 4),
+        ("placement", 2),
+        ("loaded --ctas 0,2 --pace 0,100000", 60),
+        (
+            "loaded --transport mini-gda --qps 1,3 --ctas 3 --background-payload 100 --window 3 --pace 0",
+            12,
+        ),
+        (
+            "loaded --transport mini-gda --qps 2 --ctas 2 --order system-fence --pace 0 -b 64 -e 64",
+            4,
+        ),
+        (
+            "loaded --transport mini-proxy --rings 2 --ctas 3 --window 1 --pace 0 \
+             --handoff valid-byte,nonzero-word,producer-counter",
+            18,
+        ),
         ("bandwidth -b 8 -e 64K -f 64", 6),
         ("bandwidth --transport mini-gda --op get -b 4K -e 4K", 1),
         ("latency --transport mini-gda --op put --profile cx7-ndr200", 3),
@@ -80,6 +96,8 @@ fn what_a_host_has_not_is_not_run_and_says_why() {
     for (arguments, reason) in [
         ("ordering --order async-mmio", "sm_100"),
         ("ordering --queues gpu --order none", "cuda submitter"),
+        ("placement --sq gpu", "cuda submitter"),
+        ("placement --payload-memory gpu", "cuda submitter"),
         ("proxy-scaling --workers 2 --rings 1", "nothing to do"),
         ("handoff --handoff gpu-flag", "GPU memory"),
         ("handoff --producers 2 --handoff mapped-counter", "order"),
@@ -100,6 +118,14 @@ fn what_is_impossible_everywhere_is_bad_usage_and_says_what_would_do() {
         ("latency --transport mini-gda --op atomic -b 16 -e 16", "8"),
         ("latency --conn dc --cq ring --transport mini-gda", "collapsed"),
         ("quiet --scope used --qps 128", "64"),
+        ("loaded --transport mini-gda --probe-queue private-worker", "has no worker"),
+        ("loaded --transport mini-gda --qps 4 --ctas 2", "at most a queue a CTA"),
+        (
+            "loaded --transport mini-proxy --rings 2 --ctas 2 --probe-queue private-worker",
+            "one ring",
+        ),
+        ("loaded --transport mini-gda --order none", "gpu-release"),
+        ("loaded --transport mini-proxy --handoff mapped-counter", "lap-parity"),
     ] {
         let output = Command::cargo_bin("gicbench")
             .expect("the binary")
@@ -182,5 +208,46 @@ fn choices_of_a_proxy_that_exclude_each_other_are_bad_usage() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
         assert!(text.contains(reason), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn a_probes_record_says_what_was_carried_beside_it() {
+    let (_, record) = run("loaded --ctas 0,2 --pace 0,100000 --probe-queue shared,private");
+    for row in record["measurements"].as_array().expect("measurements") {
+        let (details, ctas) = (&row["details"], &row["parameters"]["ctas"]);
+        let number = |name: &str| details[name].as_f64();
+        assert_eq!(details["background"], *ctas, "{row}");
+        if ctas == 0 {
+            assert_eq!(number("carried_mmsgs"), Some(0.0), "{row}");
+            continue;
+        }
+        assert!(number("carried_without_probe_mmsgs") > Some(0.0), "{row}");
+        assert!(number("carried_mmsgs").is_some(), "{row}");
+        let asked = (row["parameters"]["pace"] == 100_000).then_some(0.2);
+        assert_eq!(number("asked_mmsgs"), asked, "{row}");
+    }
+}
+
+#[test]
+fn a_probe_is_on_the_backgrounds_queue_or_on_its_own() {
+    let (_, record) = run("loaded --ctas 2 --qps 1,2 --pace 0 --transport mini-gda");
+    for row in record["measurements"].as_array().expect("measurements") {
+        let own = row["parameters"]["probe-queue"] == "private";
+        let crowded = !own || row["parameters"]["qps"] == 1;
+        let sharing = |shared| if shared { "thread" } else { "exclusive" };
+        assert_eq!(row["details"]["probe_sharing"], sharing(!own), "{row}");
+        assert_eq!(row["details"]["background_sharing"], sharing(crowded), "{row}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_one_is_no_fit_and_says_so() {
+    let (_, record) = run("clock");
+    for row in record["measurements"].as_array().expect("measurements") {
+        let details = &row["details"];
+        assert!(details["clock_mhz"].as_f64() > Some(1.0), "{row}");
+        assert_eq!(details["clocks"], 1, "{row}");
+        assert_eq!(details["clock_fit"], "not run: one clock only", "{row}");
     }
 }

@@ -75,9 +75,12 @@ pub(super) struct Bench {
 }
 
 /// Times of single operations.
+#[derive(Default)]
 pub(super) struct Latency {
     pub issue: Vec<Micros>,
     pub total: Vec<Micros>,
+    /// Clock of each launch, in MHz, and how many of the samples are its.
+    pub launches: Vec<(f64, usize)>,
 }
 
 /// How the rate kernel posts.
@@ -149,18 +152,12 @@ impl Bench {
         scope: QuietScope,
     ) -> Result<Latency, PointError> {
         self.rig.completes()?;
-        let mut samples = Latency { issue: Vec::new(), total: Vec::new() };
+        let mut samples = Latency::default();
         let mut warmup = ctx.warmup();
         while warmup > 0 {
             ctx.go_on("the warm-up")?;
             let ops = warmup.min(self.slots.slots);
-            self.launch_latency(
-                ctx,
-                op,
-                scope,
-                ops,
-                &mut Latency { issue: Vec::new(), total: Vec::new() },
-            )?;
+            self.launch_latency(ctx, op, scope, ops, &mut Latency::default())?;
             warmup -= ops;
         }
         let mut sampling = ctx.sampling();
@@ -207,6 +204,7 @@ impl Bench {
         };
         let kernel = if self.bare { Kernel::Bare(op, &args) } else { Kernel::Latency(op, &args) };
         let hertz = self.launch(ctx, kernel)?;
+        into.launches.push((hertz / 1e6, ops as usize));
         for (ticks, into) in self.ticks.iter().zip([&mut into.issue, &mut into.total]) {
             let ticks = ticks.read().map_err(broke)?;
             into.extend(ticks[..ops as usize].iter().map(|t| Micros::from_ticks(*t, hertz)));

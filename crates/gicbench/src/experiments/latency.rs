@@ -139,7 +139,7 @@ fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, Poin
 }
 
 /// Ctrl-C during a point's second half keeps its first.
-fn with_rest(
+pub(super) fn with_rest(
     mut measured: Vec<Measurement>,
     rest: Result<Vec<Measurement>, PointError>,
 ) -> Result<Vec<Measurement>, PointError> {

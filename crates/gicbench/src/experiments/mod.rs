@@ -7,12 +7,15 @@
 
 mod bandwidth;
 mod batching;
+mod clock;
 mod gda;
 mod handoff;
 mod inline;
 mod latency;
+mod loaded;
 mod ordering;
 mod payload;
+mod placement;
 mod proxy;
 mod proxy_scaling;
 mod quiet;
@@ -165,9 +168,12 @@ pub fn all() -> &'static [&'static dyn Experiment] {
         &ordering::Ordering,
         &inline::Inline,
         &quiet::Quiet,
+        &clock::Clock,
+        &placement::Placement,
         &batching::Batching,
         &handoff::Handoff,
         &proxy_scaling::ProxyScaling,
+        &loaded::Loaded,
         &bandwidth::Bandwidth,
     ]
 }

@@ -19,6 +19,8 @@ pub(super) struct Slots {
     pub slots: u64,
     pub stride: u64,
     threads: u64,
+    /// Offset of the first one in their region.
+    pub base: u64,
 }
 
 impl Slots {
@@ -26,12 +28,17 @@ impl Slots {
     pub fn new(bytes: u32, wanted: u64, threads: u32) -> Self {
         let stride = u64::from(bytes).next_multiple_of(8);
         let threads = u64::from(threads);
-        Slots { bytes, slots: wanted.min(MOST / stride / threads).max(1), stride, threads }
+        Slots { bytes, slots: wanted.min(MOST / stride / threads).max(1), stride, threads, base: 0 }
     }
 
-    /// Bytes of memory for all of them.
+    /// The same, in one region with others and after them.
+    pub fn behind(self, others: &Slots) -> Self {
+        Slots { base: (others.length() as u64).next_multiple_of(64), ..self }
+    }
+
+    /// Bytes of memory for all of them, and for what they are behind.
     pub fn length(&self) -> usize {
-        (self.stride * self.slots * self.threads) as usize
+        (self.base + self.stride * self.slots * self.threads) as usize
     }
 
     /// Counts slots of `arrived` that don't hold what the last of `ops` operations on them carried from
@@ -45,21 +52,37 @@ impl Slots {
         ops: u64,
     ) -> Result<u64, PointError> {
         let (arrived, origin) = (content(arrived)?, content(origin)?);
+        let each = |thread| self.wrong_of(&arrived, &origin, thread, first + thread * ops, ops);
+        Ok(threads.map(each).sum())
+    }
+
+    /// The same, where each thread has its own first value and number of operations.
+    pub fn wrong_each(
+        &self,
+        arrived: &Region,
+        origin: &Region,
+        firsts_and_ops: &[(u64, u64)],
+    ) -> Result<u64, PointError> {
+        let (arrived, origin) = (content(arrived)?, content(origin)?);
+        let threads = (0u64..).zip(firsts_and_ops);
+        let each = |(thread, (first, ops)): (u64, &(u64, u64))| {
+            self.wrong_of(&arrived, &origin, thread, *first, *ops)
+        };
+        Ok(threads.map(each).sum())
+    }
+
+    fn wrong_of(&self, arrived: &[u8], origin: &[u8], thread: u64, first: u64, ops: u64) -> u64 {
         let bytes = self.bytes as usize;
-        let mut wrong = 0;
-        for thread in threads {
-            let first = first + thread * ops;
-            for i in self.last_on_their_slots(ops) {
-                let marked = self
-                    .marks(thread, i)
-                    .all(|offset| has_mark(&arrived, offset, self.bytes, first + i));
-                // The mark of 8 bytes is all of it, and was never in the source where the WQE carries the value.
-                let at = self.at(thread, i);
-                let same = bytes == 8 || arrived[at..at + bytes] == origin[at..at + bytes];
-                wrong += u64::from(!(marked && same));
-            }
-        }
-        Ok(wrong)
+        let is_wrong = |i: &u64| {
+            let marked = self
+                .marks(thread, *i)
+                .all(|offset| has_mark(arrived, offset, self.bytes, first + i));
+            // The mark of 8 bytes is all of it, and was never in the source where the WQE carries the value.
+            let at = self.at(thread, *i);
+            let same = bytes == 8 || arrived[at..at + bytes] == origin[at..at + bytes];
+            !(marked && same)
+        };
+        self.last_on_their_slots(ops).filter(is_wrong).count() as u64
     }
 
     /// Writes the marks that `ops` operations would leave.
@@ -90,7 +113,7 @@ impl Slots {
     }
 
     fn at(&self, thread: u64, i: u64) -> usize {
-        ((thread * self.slots + i % self.slots) * self.stride) as usize
+        (self.base + (thread * self.slots + i % self.slots) * self.stride) as usize
     }
 
     fn marks(&self, thread: u64, i: u64) -> impl Iterator<Item = usize> + use<> {
@@ -112,7 +135,7 @@ fn content(region: &Region) -> Result<Vec<u8>, PointError> {
 pub(super) fn fill(region: &Region, seed: u64) -> Result<(), PointError> {
     let mut all = vec![0; region.memory.len()];
     for (at, word) in all.chunks_mut(8).enumerate() {
-        let mixed = (8 * at as u64 ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = ((8 * at as u64) ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word.copy_from_slice(&mixed.to_le_bytes()[..word.len()]);
     }
     region.memory.write(0, &all).map_err(broke)

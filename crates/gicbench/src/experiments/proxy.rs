@@ -88,6 +88,8 @@ pub(super) struct Bench {
     proxy: Proxy,
     spec: Spec,
     slots: Slots,
+    /// Clock of each launch of single operations, in MHz, and how many of the samples are its.
+    pub launches: Vec<(f64, usize)>,
     /// Failure words, one a thread.
     failures: Shared<u64>,
     /// Slots of a ring.
@@ -146,6 +148,7 @@ impl Bench {
         let built = spec.choice.handoff == Handoff::ProducerCounter;
         Ok(Bench {
             failures: rig.words(spec.threads as usize)?,
+            launches: Vec::new(),
             rig,
             source,
             target,
@@ -176,6 +179,7 @@ impl Bench {
             ctx.go_on("the warm-up")?;
             self.launch_enqueue(ctx, op, ops.div_ceil(threads), &mut Vec::new(), &mut Vec::new())?;
         }
+        self.launches.clear();
         let mut sampling = ctx.sampling();
         loop {
             let ops = sampling.next(most, "completions")?;
@@ -226,6 +230,7 @@ impl Bench {
             failure: self.failures.as_ptr(),
         };
         let hertz = self.launch(ctx, ProxyKernel::Enqueue(op, &args))?;
+        self.launches.push((hertz / 1e6, samples));
         for (ticks, into) in ticks.iter().zip([enqueue, total]) {
             let ticks = ticks.read().map_err(broke)?;
             into.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::axes::AXES;
+use crate::axes::{AXES, AxisId, Domain};
 use crate::quantity::Bytes;
 use crate::record::PointId;
 
@@ -22,8 +22,10 @@ pub(super) fn plain(point: &PointId, name: &str) -> Option<String> {
 
 /// A parameter for people: sizes with K, M and G.
 pub(super) fn pretty(point: &PointId, name: &str) -> Option<String> {
-    match (name, point.parameters.get(name)?.as_u64()) {
-        ("payload", Some(bytes)) => Some(Bytes(bytes).to_string()),
+    let sized = AxisId::by_name(name)
+        .is_some_and(|axis| matches!(axis.spec().domain, Domain::Bytes { .. }));
+    match point.parameters.get(name)?.as_u64() {
+        Some(bytes) if sized => Some(Bytes(bytes).to_string()),
         _ => plain(point, name),
     }
 }

@@ -14,6 +14,9 @@ use crate::report::derived::derive;
 /// What stands where there is no number.
 const NONE: &str = "-";
 
+/// Facts that are to be read beside the times: name in the details, head and unit of the column.
+const BESIDE: &[(&str, &str, &str)] = &[("carried_mmsgs", "carried", "(M/s)")];
+
 /// Writes the whole report of a record.
 ///
 /// # Errors
@@ -179,6 +182,9 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
     head.push(("#wrong".into(), ""));
     head.push(("published".into(), &shown_unit));
     head.push(("ratio".into(), ""));
+    let has = |name: &str| rows.iter().any(|row| row.details.contains_key(name));
+    let beside: Vec<_> = BESIDE.iter().filter(|(name, ..)| has(name)).collect();
+    head.extend(beside.iter().map(|(_, title, unit)| ((*title).to_owned(), *unit)));
     head.push(("notes".into(), ""));
     let text_columns = 3;
     let metric_column = text_columns + varying.len();
@@ -200,6 +206,8 @@ fn section(out: &mut dyn Write, rows: &[&Row], unit: &str) -> io::Result<()> {
         cells.push(row.wrong.map_or(NONE.to_owned(), |wrong| wrong.to_string()));
         cells.push(row.reference.as_ref().map_or(NONE.to_owned(), |r| r.value.to_string()));
         cells.push(row.ratio().map_or(NONE.to_owned(), |ratio| format!("{ratio:.2}")));
+        let fact = |name: &str| row.details.get(name).and_then(serde_json::Value::as_f64);
+        cells.extend(beside.iter().map(|(name, ..)| number(fact(name))));
         let notes: String = [
             (row.stand_in, 'S'),
             (row.unsafe_mode.is_some(), 'U'),
