@@ -49,7 +49,7 @@ impl Experiment for Clock {
 
     fn limits(&self, suite: Suite) -> Limits {
         match suite {
-            Suite::Quick => Limits::new(20_000, 500, 200),
+            Suite::Quick => Limits::new(10_000, 500, 100),
             Suite::Full => Limits::new(200_000, 5_000, 10_000),
         }
     }

@@ -52,7 +52,7 @@ impl Experiment for Placement {
 
     fn limits(&self, suite: Suite) -> Limits {
         match suite {
-            Suite::Quick => Limits::new(10_000, 500, 200),
+            Suite::Quick => Limits::new(10_000, 500, 100),
             Suite::Full => Limits::new(100_000, 5_000, 10_000),
         }
     }

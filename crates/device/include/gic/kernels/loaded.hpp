@@ -135,6 +135,8 @@ template <class Path>
 GIC_FN void probe(Path& path, const Load& a) {
     Failure failure = await_background(a);
     u64 n = a.warmup + a.samples, last = 0, begin = 0;
+    // In a register: what device memory accesses clobber, as the compiler sees it, is read again after each.
+    u32 bytes = a.bytes;
     for (u64 i = 0; i <= n && failure.ok(); i++) {
         if (i == a.warmup) {
             note_carried(a, 0);
@@ -143,10 +145,10 @@ GIC_FN void probe(Path& path, const Load& a) {
         if (i == n) break;
         u64 offset = i % a.slots * a.stride;
         u64 value = a.first + i;
-        path.write(offset, a.bytes, value);
+        path.write(offset, bytes, value);
 
         u64 start = clock_ticks();
-        Posted p = path.put(offset, a.bytes);
+        Posted p = path.put(offset, bytes);
         u64 issued = clock_ticks();
         failure = p.failure;
         if (failure.ok())

@@ -69,7 +69,7 @@ impl Experiment for Loaded {
 
     fn limits(&self, suite: Suite) -> Limits {
         match suite {
-            Suite::Quick => Limits::new(10_000, 100, 100),
+            Suite::Quick => Limits::new(5_000, 50, 50),
             Suite::Full => Limits::new(100_000, 1_000, 5_000),
         }
     }
