@@ -10,10 +10,28 @@
 namespace gic {
 namespace nic {
 
-// A warp's own memory: on a GPU in shared memory.
+// A region that a warp has used.
+struct CachedRegion {
+    u32 key;
+    u32 nic;
+    u64 base;
+    u64 length;
+    u32 access;
+    u32 padding;
+};
+
+// A warp's own memory: on a GPU shared memory, so that no step waits for the tables. Starts as zeros.
 struct Scratch {
     u64 wqe[128];  // read once
     u64 answer[4];
+    CachedRegion regions[16];
+    // The queue pair that is served: its parts, and whom its requests are for.
+    Qp* qp;
+    Qp* peer;  // null where nobody would answer, and of a DC initiator
+    u32 peer_nic;
+    u32 peer_access;
+    QpFixed fixed;
+    QpOwn own;
 };
 
 // Runs `body` on one lane; the others see what it wrote.
@@ -40,7 +58,8 @@ GIC_FN u64 now_ns(const Tables& t) {
 }
 
 // One lane calls it.
-GIC_FN void report(const Tables& t, u32 nic, FindingKind kind, u32 qpn, u64 index, u32 found, u32 depth = 0) {
+GIC_APART void report(const Tables& t, u32 nic, FindingKind kind, u32 qpn, u64 index, u32 found,
+                      u32 depth = 0) {
     u32 nth = mem::fetch_add<Scope::gpu>(&t.finding_count[nic], 1u);
     if (nth < kMaxFindings)
         t.findings[nic * kMaxFindings + nth] = {static_cast<u32>(kind), qpn, index, found, depth};
@@ -48,8 +67,8 @@ GIC_FN void report(const Tables& t, u32 nic, FindingKind kind, u32 qpn, u64 inde
 
 // The queue pair's state becomes ERROR. One lane calls it, of any warp.
 GIC_FN void break_qp(Qp& qp, Cause cause) {
-    mem::compare_and_swap<Scope::gpu>(&qp.error, 0u, cause.bits);
-    mem::store_release<Scope::gpu>(&qp.state, static_cast<u32>(State::error));
+    mem::compare_and_swap<Scope::gpu>(&qp.shared.error, 0u, cause.bits);
+    mem::store_release<Scope::gpu>(&qp.shared.state, static_cast<u32>(State::error));
 }
 
 // What a CQE says.
@@ -183,29 +202,31 @@ GIC_FN u64 modify(u64 address, const Operands& o) {
 template <Scope S>
 class General {
   public:
-    GIC_FN General(const Tables& t, Qp& qp, Scratch& scratch) : t_(t), q_(qp), s_(scratch) {}
+    GIC_FN General(const Tables& t, Scratch& scratch) : t_(t), s_(scratch) {}
 
     // Deals with the WQE at the head, or flushes up to `budget`. Returns how many WQEs came to their end; 0
     // where there is nothing to do now.
     GIC_FN u32 run(u32 budget) {
-        u32 state =
-            static_cast<u32>(warp_.elect([&] { return u64{mem::load_acquire<Scope::gpu>(&q_.state)}; }));
-        if (state == static_cast<u32>(State::error)) return flush(budget);
-        if (state != static_cast<u32>(State::rts) || q_.head == q_.producer) return 0;
+        // Together with the WQE: neither waits for the other.
+        u32 state = mem::load_relaxed<Scope::gpu>(&s_.qp->shared.state);
+        u32 peers = s_.peer ? mem::load_relaxed<Scope::gpu>(&s_.peer->shared.state) : 0;
+        if (s_.own.head != s_.own.producer) fetch();
+        if (is(state, State::error)) return flush(budget);
+        if (!is(state, State::rts) || s_.own.head == s_.own.producer) return 0;
+        peer_answers_ = is(peers, State::rts) || is(peers, State::rtr);
         u64 now = 0;
-        if (q_.waits_for != 0) {
+        if (s_.own.waits_for != 0) {
             now = warp_.elect([&] { return now_ns(t_); });
-            if (now < q_.wait_until) return 0;
+            if (now < s_.own.wait_until) return 0;
         }
-        fetch();
         u32 ds = byte_at(7) & kMaxDs;
         u32 opcode = byte_at(3);
-        u64 posted = q_.producer - q_.head;
+        u64 posted = s_.own.producer - s_.own.head;
         u32 blocks = blocks_of(ds) == 0 ? 1 : blocks_of(ds);
-        if (q_.waits_for == 1) {
-            bool is_out = q_.retries == 0;
+        if (s_.own.waits_for == 1) {
+            bool is_out = s_.own.retries == 0;
             if (is_out) return fail(opcode, blocks, Cause::of(Check::transport_retry));
-            once([&] { q_.retries -= 1; });
+            once([&] { s_.own.retries -= 1; });
         }
         Request r = {};
         Result result;
@@ -217,21 +238,21 @@ class General {
         }
         Peer peer = {};
         if (result.verdict == Verdict::done) {
-            if (q_.held != 0 && (q_.held != (opcode | 0x100) || q_.held_length != r.length))
+            if (s_.own.held != 0 && (s_.own.held != (opcode | 0x100) || s_.own.held_length != r.length))
                 return fail(opcode, blocks, Cause::of(Check::wqe_changed));
             bool is_local = r.opcode == static_cast<u32>(Opcode::nop);
             if (!is_local) result = find_peer(r, peer);
             if (result.cause.vendor() == static_cast<u32>(Check::no_route))
                 return fail(opcode, blocks, result.cause);
         }
-        if (q_.held == 0) {
+        if (s_.own.held == 0) {
             once([&] {
                 inspect();
                 s_.answer[0] = 0;
-                if (q_.fail_after == 0) s_.answer[0] = q_.fail_cause.bits;
-                if (q_.fail_after != kNever) q_.fail_after -= 1;
-                q_.held = opcode | 0x100;
-                q_.held_length = r.length;
+                if (s_.own.fail_after == 0) s_.answer[0] = s_.own.fail_cause.bits;
+                if (s_.own.fail_after != kNever) s_.own.fail_after -= 1;
+                s_.own.held = opcode | 0x100;
+                s_.own.held_length = r.length;
             });
             Cause injected = {static_cast<u32>(s_.answer[0])};
             if (!injected.ok()) return fail(opcode, blocks, injected);
@@ -244,28 +265,42 @@ class General {
         default: break;
         }
         bool not_ready = result.verdict == Verdict::not_ready;
-        if (not_ready && q_.rnr_retries == 0) return fail(opcode, blocks, Cause::of(Check::rnr_retry));
+        if (not_ready && s_.own.rnr_retries == 0) return fail(opcode, blocks, Cause::of(Check::rnr_retry));
         now = warp_.elect([&] { return now_ns(t_); });
         once([&] {
             if (not_ready) {
-                if (q_.rnr_retry != 7) q_.rnr_retries -= 1;
-                q_.wait_until = now + q_.rnr_wait_ns;
+                if (s_.fixed.rnr_retry != 7) s_.own.rnr_retries -= 1;
+                s_.own.wait_until = now + s_.fixed.rnr_wait_ns;
             } else {
-                q_.wait_until = q_.timeout_ns == kNever ? kNever : now + q_.timeout_ns;
+                s_.own.wait_until = s_.fixed.timeout_ns == kNever ? kNever : now + s_.fixed.timeout_ns;
             }
-            q_.waits_for = not_ready ? 2 : 1;
+            s_.own.waits_for = not_ready ? 2 : 1;
         });
         return 0;
     }
 
-    // Whether there is something to do though nobody rings.
-    GIC_FN bool is_unfinished() const {
-        if (q_.state == static_cast<u32>(State::error))
-            return (q_.flags & kHasReceives) != 0 || q_.head != q_.producer;
-        return q_.head != q_.producer;
+  private:
+    // All lanes agree: what one of them saw, all have seen.
+    GIC_FN static bool is(u32 state, State what) {
+        return ballot([&](u32) { return state == static_cast<u32>(what); }) != 0;
     }
 
-  private:
+    // A key's region, from the warp's own memory where it was used before.
+    GIC_FN Check check_region(u32 nic, u32 key, bool remote, u64 address, u64 bytes, u32 access) {
+        CachedRegion& known = s_.regions[((key >> 9) & 7) | (remote ? 8 : 0)];
+        if (known.key != key || known.nic != nic) {
+            const Region* region = find_region(t_, nic, key, remote);
+            if (!region) return remote ? Check::remote_key : Check::local_key;
+            CachedRegion found = {key, nic, region->base, region->length, region->access, 0};
+            once([&] { known = found; });
+        }
+        if ((known.access & access) != access)
+            return remote ? Check::remote_permission : Check::local_permission;
+        if (!is_inside(known.base, known.length, address, bytes))
+            return remote ? Check::remote_bounds : Check::local_bounds;
+        return Check::none;
+    }
+
     GIC_FN u32 word_at(u32 byte) const {
         u64 wide = s_.wqe[byte / 8];
         return be32(static_cast<u32>(byte & 4 ? wide >> 32 : wide));
@@ -275,15 +310,15 @@ class General {
 
     // Reads the WQE at the head: one block, and the others if its ds says that there are some.
     GIC_FN void fetch() {
-        u32 mask = (kSegmentsPerBlock << q_.log_blocks) - 1;
-        u32 first = static_cast<u32>(q_.head) << 2;
+        u32 mask = (kSegmentsPerBlock << s_.fixed.log_blocks) - 1;
+        u32 first = static_cast<u32>(s_.own.head) << 2;
         auto read = [&](u32 from, u32 to) {
             warp_.sync();
             for (u32 s = from; s < to; s += kWarp) {
                 each_lane([&](u32 lane) {
                     if (s + lane >= to) return;
                     u64 at = static_cast<u64>((first + s + lane) & mask) * kSegmentBytes;
-                    Segment segment = load16<S>(q_.sq + at);
+                    Segment segment = load16<S>(s_.fixed.sq + at);
                     s_.wqe[2 * (s + lane)] = segment.low;
                     s_.wqe[2 * (s + lane) + 1] = segment.high;
                 });
@@ -300,19 +335,19 @@ class General {
         u32 first = word_at(0);
         u32 second = word_at(4);
         if (first == 0 && second == 0) {
-            report(t_, q_.nic, FindingKind::unwritten_slot, q_.qpn, q_.head, kBlank);
+            report(t_, s_.fixed.nic, FindingKind::unwritten_slot, s_.fixed.qpn, s_.own.head, kBlank);
             return;
         }
         u32 found = (first >> 8) & 0xffff;
-        int ahead = static_cast<short>(static_cast<u16>(found - static_cast<u32>(q_.head)));
+        int ahead = static_cast<short>(static_cast<u16>(found - static_cast<u32>(s_.own.head)));
         if (ahead != 0) {
             FindingKind kind = FindingKind::index_mismatch;
-            if (ahead % (1 << q_.log_blocks) == 0)
+            if (ahead % (1 << s_.fixed.log_blocks) == 0)
                 kind = ahead < 0 ? FindingKind::unwritten_slot : FindingKind::slot_overwritten;
-            report(t_, q_.nic, kind, q_.qpn, q_.head, found);
+            report(t_, s_.fixed.nic, kind, s_.fixed.qpn, s_.own.head, found);
         }
-        if (second >> 8 != q_.qpn)
-            report(t_, q_.nic, FindingKind::qpn_mismatch, q_.qpn, q_.head, second >> 8);
+        if (second >> 8 != s_.fixed.qpn)
+            report(t_, s_.fixed.nic, FindingKind::qpn_mismatch, s_.fixed.qpn, s_.own.head, second >> 8);
     }
 
     GIC_FN static bool is_atomic(u32 opcode) {
@@ -330,12 +365,12 @@ class General {
     }
 
     // Checks the WQE, its local keys included.
-    GIC_FN Check parse(Request& r) const {
+    GIC_FN Check parse(Request& r) {
         u32 first = word_at(0);
         u32 second = word_at(4);
         r.ds = second & kMaxDs;
         if (r.ds == 0) return Check::ds_zero;
-        if (second >> 8 != q_.qpn) return Check::qpn_mismatch;
+        if (second >> 8 != s_.fixed.qpn) return Check::qpn_mismatch;
         r.opcode = first & 0xff;
         r.opmod = first >> 24;
         r.flags = word_at(8) & 0xff;
@@ -365,7 +400,7 @@ class General {
         default: return Check::opcode;
         }
         u32 at = kSegmentBytes;
-        if (q_.flags & kDci) {
+        if (s_.fixed.flags & kDci) {
             u32 number = word_at(kSegmentBytes + 8);
             u32 segments = number >> 31 ? 3 : 1;
             if (r.ds < 1 + segments) return Check::address_vector;
@@ -393,7 +428,7 @@ class General {
                 segment += inline_segments(count);
             } else {
                 if (count != 0) {
-                    Check check = check_region(t_, q_.nic, word_at(at + 4), false, wide_at(at + 8), count,
+                    Check check = check_region(s_.fixed.nic, word_at(at + 4), false, wide_at(at + 8), count,
                                                reads_back ? kLocalWrite : 0);
                     if (check != Check::none) return check;
                 }
@@ -408,7 +443,7 @@ class General {
     }
 
     GIC_FN Result find_peer(const Request& r, Peer& peer) const {
-        if (q_.flags & kDci) {
+        if (s_.fixed.flags & kDci) {
             if (r.to_nic == 0 || r.to_nic > kNics) return fails(Check::no_route);
             const Target* target = find_target(t_, r.to_nic - 1, r.to_target);
             if (!target) return {Verdict::silent};
@@ -416,15 +451,8 @@ class General {
             peer = {nullptr, r.to_nic - 1, target->access};
             return {};
         }
-        Qp* qp = gic::nic::find_qp(t_, q_.remote_nic, q_.remote_qpn);
-        if (!qp || (qp->flags & kDci) || qp->remote_qpn != q_.qpn || qp->remote_nic != q_.nic ||
-            qp->rq_psn != q_.sq_psn)
-            return {Verdict::silent};
-        u32 state =
-            static_cast<u32>(warp_.elect([&] { return u64{mem::load_acquire<Scope::gpu>(&qp->state)}; }));
-        if (state != static_cast<u32>(State::rtr) && state != static_cast<u32>(State::rts))
-            return {Verdict::silent};
-        peer = {qp, q_.remote_nic, qp->access};
+        if (!s_.peer || !peer_answers_) return {Verdict::silent};
+        peer = {s_.peer, s_.peer_nic, s_.peer_access};
         return {};
     }
 
@@ -447,7 +475,7 @@ class General {
         if (needs == kRemoteAtomic) return atomic(r, peer);
         if (opcode == Opcode::rdma_write_imm) return write_imm(r, peer);
         if (r.length == 0) return {};
-        Check check = check_region(t_, peer.nic, r.rkey, true, r.raddr, r.length, needs);
+        Check check = check_region(peer.nic, r.rkey, true, r.raddr, r.length, needs);
         if (check != Check::none) return refuse(peer, check, check);
         if (needs == kRemoteWrite) {
             gather(r, r.raddr, r.length);
@@ -496,7 +524,7 @@ class General {
     GIC_FN Result atomic(const Request& r, const Peer& peer) {
         u32 size = operand_bytes(r);
         if (r.raddr % size != 0) return refuse(peer, Check::atomic_alignment, Check::atomic_alignment);
-        Check check = check_region(t_, peer.nic, r.rkey, true, r.raddr, size, kRemoteAtomic);
+        Check check = check_region(peer.nic, r.rkey, true, r.raddr, size, kRemoteAtomic);
         if (check != Check::none) return refuse(peer, check, check);
         Operands o = operands(r, size);
         once([&] {
@@ -540,35 +568,35 @@ class General {
 
     // Takes the peer's next receive and its lock. Afterwards `answer` has its index, length and key, address.
     GIC_FN Verdict take_receive(const Peer& peer) {
-        if (!peer.qp || (peer.qp->flags & kHasReceives) == 0) return Verdict::not_ready;
+        if (!peer.qp || (peer.qp->fixed.flags & kHasReceives) == 0) return Verdict::not_ready;
         Qp& p = *peer.qp;
         once([&] {
             s_.answer[3] = static_cast<u64>(Verdict::busy);
-            if (mem::compare_and_swap<Scope::gpu>(&p.receive_lock, 0u, 1u) != 0) return;
+            if (mem::compare_and_swap<Scope::gpu>(&p.shared.receive_lock, 0u, 1u) != 0) return;
             if (!has_receive(p)) {
-                mem::store_release<Scope::gpu>(&p.receive_lock, 0u);
+                mem::store_release<Scope::gpu>(&p.shared.receive_lock, 0u);
                 s_.answer[3] = static_cast<u64>(Verdict::not_ready);
                 return;
             }
-            u64 slot = p.rq_head & ((u64{1} << p.log_rq) - 1);
-            Segment wqe = load16<S>(p.rq + slot * kSegmentBytes);
-            s_.answer[0] = p.rq_head;
+            u64 slot = p.shared.rq_head & ((u64{1} << p.fixed.log_rq) - 1);
+            Segment wqe = load16<S>(p.fixed.rq + slot * kSegmentBytes);
+            s_.answer[0] = p.shared.rq_head;
             s_.answer[1] = wqe.low;
             s_.answer[2] = wqe.high;
             s_.answer[3] = static_cast<u64>(Verdict::done);
-            p.rq_head += 1;
+            p.shared.rq_head += 1;
         });
         return static_cast<Verdict>(s_.answer[3]);
     }
 
     // Under the lock.
     GIC_FN static bool has_receive(Qp& p) {
-        if (p.rq_head == p.rq_producer) {
-            u32 record = be32(mem::load_acquire<Scope::system>(p.record));
-            u32 ahead = (record - static_cast<u32>(p.rq_producer)) & 0xffff;
-            if (ahead <= 1u << p.log_rq) p.rq_producer += ahead;
+        if (p.shared.rq_head == p.shared.rq_producer) {
+            u32 record = be32(mem::load_acquire<Scope::system>(p.fixed.record));
+            u32 ahead = (record - static_cast<u32>(p.shared.rq_producer)) & 0xffff;
+            if (ahead <= 1u << p.fixed.log_rq) p.shared.rq_producer += ahead;
         }
-        return p.rq_head != p.rq_producer;
+        return p.shared.rq_head != p.shared.rq_producer;
     }
 
     // Completes the receive that was taken and gives the lock back; the CQ running over breaks the peer.
@@ -578,15 +606,16 @@ class General {
         once([&] {
             Entry e = {};
             e.kind = kind;
-            e.qpn = p.qpn;
+            e.qpn = p.fixed.qpn;
             e.index = static_cast<u32>(s_.answer[0]);
             e.bytes = bytes;
             e.imm = imm;
             if (local != Check::none) e.cause = Cause::of(local);
             Check broken = local;
-            if (!push<S>(t_, p.nic, p.receive, e) && local == Check::none) broken = Check::cq_overrun;
+            if (!push<S>(t_, p.fixed.nic, p.shared.receive, e) && local == Check::none)
+                broken = Check::cq_overrun;
             if (broken != Check::none) break_qp(p, Cause::of(broken));
-            mem::store_release<Scope::gpu>(&p.receive_lock, 0u);
+            mem::store_release<Scope::gpu>(&p.shared.receive_lock, 0u);
             s_.answer[3] = static_cast<u64>(broken);
         });
         if (s_.answer[3] == 0) return {};
@@ -594,7 +623,7 @@ class General {
     }
 
     GIC_FN void give_back_receive(const Peer& peer) {
-        once([&] { mem::store_release<Scope::gpu>(&peer.qp->receive_lock, 0u); });
+        once([&] { mem::store_release<Scope::gpu>(&peer.qp->shared.receive_lock, 0u); });
     }
 
     GIC_FN Result send(const Request& r, const Peer& peer) {
@@ -606,7 +635,7 @@ class General {
         if (r.length > (lkey == kListEnd ? 0 : length))
             return complete_receive(peer, 14, 0, 0, Check::receive_too_small, Check::remote_too_small);
         if (r.length != 0) {
-            if (check_region(t_, peer.nic, lkey, false, to, length, kLocalWrite) != Check::none)
+            if (check_region(peer.nic, lkey, false, to, length, kLocalWrite) != Check::none)
                 return complete_receive(peer, 14, 0, 0, Check::receive_access, Check::remote_receive);
             gather(r, to, r.length);
         }
@@ -619,7 +648,7 @@ class General {
         // Only the last packet needs a receive: what comes before it is checked and placed without one.
         u32 before = r.length == 0 ? 0 : (r.length - 1) / kMtu * kMtu;
         Check check = Check::none;
-        if (r.length != 0) check = check_region(t_, peer.nic, r.rkey, true, r.raddr, r.length, kRemoteWrite);
+        if (r.length != 0) check = check_region(peer.nic, r.rkey, true, r.raddr, r.length, kRemoteWrite);
         if (before != 0) {
             if (check != Check::none) return refuse(peer, check, check);
             gather(r, r.raddr, before);
@@ -638,48 +667,48 @@ class General {
         Entry e = {};
         e.kind = kind;
         e.opcode = opcode;
-        e.qpn = q_.qpn;
+        e.qpn = s_.fixed.qpn;
         e.index = static_cast<u32>(index);
         return e;
     }
 
     // One lane calls it. False if the CQ ran over.
     GIC_FN bool push_own(const Entry& e) {
-        if (q_.drop_after != kNever && q_.drop_after-- == 0) return true;
-        return push<S>(t_, q_.nic, q_.send, e);
+        if (s_.own.drop_after != kNever && s_.own.drop_after-- == 0) return true;
+        return push<S>(t_, s_.fixed.nic, s_.own.send, e);
     }
 
     GIC_FN u32 complete(const Request& r, u32 blocks) {
         once([&] {
             if (r.flags & kCqUpdate) {
-                Entry e = entry(0, r.opcode, q_.head);
+                Entry e = entry(0, r.opcode, s_.own.head);
                 e.bytes = r.length;
-                if (!push_own(e)) break_qp(q_, Cause::of(Check::cq_overrun));
+                if (!push_own(e)) break_qp(*s_.qp, Cause::of(Check::cq_overrun));
             }
-            q_.head += blocks;
+            s_.own.head += blocks;
             forget_waiting();
             if (r.opcode != static_cast<u32>(Opcode::nop)) {
-                q_.retries = q_.retry_cnt;
-                q_.rnr_retries = q_.rnr_retry;
+                s_.own.retries = s_.fixed.retry_cnt;
+                s_.own.rnr_retries = s_.fixed.rnr_retry;
             }
         });
         return 1;
     }
 
     GIC_FN void forget_waiting() {
-        q_.completed += 1;
-        q_.held = 0;
-        q_.waits_for = 0;
+        s_.own.completed += 1;
+        s_.own.held = 0;
+        s_.own.waits_for = 0;
     }
 
     GIC_FN u32 fail(u32 opcode, u32 blocks, Cause cause) {
         once([&] {
-            Entry e = entry(13, opcode, q_.head);
+            Entry e = entry(13, opcode, s_.own.head);
             e.cause = cause;
-            break_qp(q_, cause);
+            break_qp(*s_.qp, cause);
             push_own(e);
-            u64 posted = q_.producer - q_.head;
-            q_.head += blocks < posted ? blocks : posted;
+            u64 posted = s_.own.producer - s_.own.head;
+            s_.own.head += blocks < posted ? blocks : posted;
             forget_waiting();
         });
         return 1;
@@ -689,30 +718,30 @@ class General {
     GIC_FN u32 flush(u32 budget) {
         once([&] {
             u32 done = 0;
-            q_.attention |= kErrorHandled;
-            while (q_.head != q_.producer && done < budget) {
-                u64 slot = q_.head & ((u64{1} << q_.log_blocks) - 1);
-                u64 control = load16<S>(q_.sq + slot * kBlockBytes).low;
-                u64 posted = q_.producer - q_.head;
+            s_.own.attention |= kErrorHandled;
+            while (s_.own.head != s_.own.producer && done < budget) {
+                u64 slot = s_.own.head & ((u64{1} << s_.fixed.log_blocks) - 1);
+                u64 control = load16<S>(s_.fixed.sq + slot * kBlockBytes).low;
+                u64 posted = s_.own.producer - s_.own.head;
                 u32 blocks = blocks_of(static_cast<u32>(control >> 56) & kMaxDs);
                 if (blocks == 0) blocks = 1;
-                Entry e = entry(13, static_cast<u32>(control >> 24) & 0xff, q_.head);
+                Entry e = entry(13, static_cast<u32>(control >> 24) & 0xff, s_.own.head);
                 e.cause = Cause::of(Check::flushed);
                 push_own(e);
-                q_.head += blocks < posted ? blocks : posted;
+                s_.own.head += blocks < posted ? blocks : posted;
                 forget_waiting();
                 done += 1;
             }
-            bool has_receives = (q_.flags & kHasReceives) != 0;
-            if (has_receives && mem::compare_and_swap<Scope::gpu>(&q_.receive_lock, 0u, 1u) == 0) {
-                while (done < budget && has_receive(q_)) {
-                    Entry e = entry(14, 0, q_.rq_head);
+            bool has_receives = (s_.fixed.flags & kHasReceives) != 0;
+            if (has_receives && mem::compare_and_swap<Scope::gpu>(&s_.qp->shared.receive_lock, 0u, 1u) == 0) {
+                while (done < budget && has_receive(*s_.qp)) {
+                    Entry e = entry(14, 0, s_.qp->shared.rq_head);
                     e.cause = Cause::of(Check::flushed);
-                    push<S>(t_, q_.nic, q_.receive, e);
-                    q_.rq_head += 1;
+                    push<S>(t_, s_.fixed.nic, s_.qp->shared.receive, e);
+                    s_.qp->shared.rq_head += 1;
                     done += 1;
                 }
-                mem::store_release<Scope::gpu>(&q_.receive_lock, 0u);
+                mem::store_release<Scope::gpu>(&s_.qp->shared.receive_lock, 0u);
             }
             s_.answer[0] = done;
         });
@@ -720,10 +749,16 @@ class General {
     }
 
     const Tables& t_;
-    Qp& q_;
     Scratch& s_;
     Warp warp_;
+    bool peer_answers_ = false;
 };
+
+// Out of line: what comes here seldom must not lie in the way of what comes always.
+template <Scope S>
+GIC_APART u32 run_general(const Tables& t, Scratch& scratch, u32 budget) {
+    return General<S>(t, scratch).run(budget);
+}
 
 }  // namespace nic
 }  // namespace gic

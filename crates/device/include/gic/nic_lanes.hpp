@@ -5,12 +5,11 @@
 #include "gic/lanes.hpp"
 #include "gic/wqe.hpp"
 
-#if !defined(GIC_UNROLL)
+// Keeps a loop a loop.
 #if defined(__CUDACC__)
-#define GIC_UNROLL _Pragma("unroll")
+#define GIC_ROLLED _Pragma("unroll 1")
 #else
-#define GIC_UNROLL
-#endif
+#define GIC_ROLLED
 #endif
 
 namespace gic {
@@ -184,10 +183,11 @@ GIC_FN void store_byte(u8* at, u32 value) {
 
 // `bytes` (1 to 8) bytes, as one number.
 template <Scope S>
-GIC_FN u64 load_piece(u64 from, u32 bytes) {
+GIC_APART u64 load_piece(u64 from, u32 bytes) {
     if (bytes == 8 && (from & 7) == 0) return mem::load_relaxed<S>(reinterpret_cast<const u64*>(from));
     if (bytes == 4 && (from & 3) == 0) return mem::load_relaxed<S>(reinterpret_cast<const u32*>(from));
     u64 value = 0;
+    GIC_ROLLED
     for (u32 i = 0; i < bytes; i++)
         value |= static_cast<u64>(load_byte<S>(reinterpret_cast<const u8*>(from + i))) << (8 * i);
     return value;
@@ -195,12 +195,13 @@ GIC_FN u64 load_piece(u64 from, u32 bytes) {
 
 // The same, stored: words are whole where they are aligned, so that who polls one sees all of it or nothing.
 template <Scope S>
-GIC_FN void store_piece(u64 to, u64 value, u32 bytes) {
+GIC_APART void store_piece(u64 to, u64 value, u32 bytes) {
     if (bytes == 8 && (to & 7) == 0) {
         mem::store_relaxed<S>(reinterpret_cast<u64*>(to), value);
         return;
     }
     u32 at = 0;
+    GIC_ROLLED
     while (at < bytes) {
         if (((to + at) & 3) == 0 && at + 4 <= bytes) {
             mem::store_relaxed<S>(reinterpret_cast<u32*>(to + at), static_cast<u32>(value >> (8 * at)));
@@ -220,8 +221,9 @@ GIC_FN u32 bytes_to_word(u64 to, u64 bytes) {
 
 // A few bytes, by one lane.
 template <Scope S>
-GIC_FN void copy_small(u64 to, u64 from, u32 bytes) {
+GIC_APART void copy_small(u64 to, u64 from, u32 bytes) {
     u32 at = 0;
+    GIC_ROLLED
     while (at < bytes) {
         u32 piece = at == 0 ? bytes_to_word(to, bytes) : 8;
         if (piece == 0) piece = 8;
@@ -234,7 +236,7 @@ GIC_FN void copy_small(u64 to, u64 from, u32 bytes) {
 // Many bytes, by the whole warp: 16 a lane and turn, four turns in flight, where both ends allow it, and
 // whole words at `to` otherwise.
 template <Scope S>
-GIC_FN void copy_warp(u64 to, u64 from, u64 bytes) {
+GIC_APART void copy_warp(u64 to, u64 from, u64 bytes) {
     constexpr u32 kUnrolled = 4;
     u64 at = bytes_to_word(to, bytes);
     if (((to ^ from) & 15) == 0 && bytes >= 64 && ((to + at) & 15) != 0) at += 8;
@@ -245,13 +247,16 @@ GIC_FN void copy_warp(u64 to, u64 from, u64 bytes) {
     });
     if (((to ^ from) & 15) == 0 && bytes >= 64) {
         u64 whole = (bytes - at) / 16;
+        GIC_ROLLED
         for (u64 done = 0; done < whole; done += kUnrolled * kWarp) {
             each_lane([&](u32 lane) {
                 Segment held[kUnrolled];
+                GIC_UNROLL
                 for (u32 i = 0; i < kUnrolled; i++) {
                     u64 nth = done + i * kWarp + lane;
                     if (nth < whole) held[i] = load16<S>(reinterpret_cast<const void*>(from + at + nth * 16));
                 }
+                GIC_UNROLL
                 for (u32 i = 0; i < kUnrolled; i++) {
                     u64 nth = done + i * kWarp + lane;
                     if (nth < whole) store16<S>(reinterpret_cast<void*>(to + at + nth * 16), held[i]);
@@ -260,6 +265,7 @@ GIC_FN void copy_warp(u64 to, u64 from, u64 bytes) {
         }
         at += whole * 16;
     }
+    GIC_ROLLED
     for (; at < bytes; at += u64{8} * kWarp) {
         each_lane([&](u32 lane) {
             u64 mine = at + u64{8} * lane;
@@ -272,9 +278,10 @@ GIC_FN void copy_warp(u64 to, u64 from, u64 bytes) {
 
 // Bytes that the warp itself holds, to client memory.
 template <Scope S>
-GIC_FN void copy_out(u64 to, const u8* from, u32 bytes) {
+GIC_APART void copy_out(u64 to, const u8* from, u32 bytes) {
     u32 head = bytes_to_word(to, bytes);
     u32 pieces = 1 + (bytes - head + 7) / 8;
+    GIC_ROLLED
     for (u32 first = 0; first < pieces; first += kWarp) {
         each_lane([&](u32 lane) {
             u32 nth = first + lane;
@@ -282,6 +289,7 @@ GIC_FN void copy_out(u64 to, const u8* from, u32 bytes) {
             u32 at = nth == 0 ? 0 : head + (nth - 1) * 8;
             u32 end = nth == 0 ? head : (at + 8 < bytes ? at + 8 : bytes);
             u64 value = 0;
+            GIC_ROLLED
             for (u32 i = at; i < end; i++)
                 value |= static_cast<u64>(from[i]) << (8 * (i - at));
             if (end > at) store_piece<S>(to + at, value, end - at);

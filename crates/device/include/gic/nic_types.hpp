@@ -85,7 +85,7 @@ GIC_FN constexpr u32 syndrome_of(Check check) {
 
 // Why a WQE fails, in one word: syndrome, vendor byte. 0 is no failure.
 struct Cause {
-    u32 bits = 0;
+    u32 bits;
 
     GIC_FN static constexpr Cause of(u32 syndrome, u32 vendor) { return {1u << 16 | vendor << 8 | syndrome}; }
     GIC_FN static constexpr Cause of(Check check) { return of(syndrome_of(check), static_cast<u32>(check)); }
@@ -151,15 +151,14 @@ constexpr u32 kDci = 1;
 constexpr u32 kHasReceives = 2;
 constexpr u32 kSharedPage = 4;  // other queue pairs ring at its page, too
 constexpr u32 kPageLead = 8;    // the one of its page that reports rings for nobody
-constexpr u32 kFaulty = 16;     // a fault is to be injected: no fast path
 
 // Bits of Qp::attention.
 constexpr u32 kUnfinished = 1;    // to be visited though nobody rings
 constexpr u32 kErrorHandled = 2;  // the flush has begun
 constexpr u32 kWatching = 4;      // the record lags behind a ring
 
-struct Qp {
-    // Fixed while an engine runs.
+// A queue pair's parts, by who writes them while an engine runs: nobody, the warp that serves it, anyone.
+struct QpFixed {
     u8* sq;
     u32* record;  // receive producer, send producer
     u8* page;
@@ -180,9 +179,9 @@ struct Qp {
     u32 padding;
     u64 timeout_ns;  // kNever: no timeout
     u64 rnr_wait_ns;
-
-    // The engine warp's that serves it.
-    alignas(128) u64 head;  // first block not completed
+};
+struct QpOwn {
+    u64 head;  // first block not completed
     u64 producer;
     u64 seen[2];
     u64 completed;  // WQEs completed or flushed
@@ -198,17 +197,22 @@ struct Qp {
     u64 fail_after;  // fault: WQEs before the one that fails; kNever for none
     u64 drop_after;  // fault: CQEs before the one that isn't written
     Cause fail_cause;
-    u32 padding2;
+    u32 padding;
     Cq send;
-
-    // Anyone's.
-    alignas(128) u32 state;
+};
+struct QpShared {
+    u32 state;
     u32 error;         // Cause, the first one
     u32 receive_lock;  // whose holder alone touches what follows
-    u32 padding3;
+    u32 padding;
     u64 rq_head;
     u64 rq_producer;
     Cq receive;
+};
+struct Qp {
+    QpFixed fixed;
+    alignas(128) QpOwn own;
+    alignas(128) QpShared shared;
 };
 static_assert(sizeof(Qp) == 512, "mirrored by the host");
 
@@ -243,7 +247,7 @@ GIC_FN Qp* find_qp(const Tables& t, u32 nic, u32 qpn) {
     u32 index = qpn & 0xffff;
     if (nic >= kNics || index >= t.max_qps) return nullptr;
     Qp* qp = &t.qps[nic * t.max_qps + index];
-    return qp->tag != 0 && qp->qpn == qpn ? qp : nullptr;
+    return qp->fixed.tag != 0 && qp->fixed.qpn == qpn ? qp : nullptr;
 }
 
 GIC_FN const Target* find_target(const Tables& t, u32 nic, u32 number) {
@@ -263,17 +267,6 @@ GIC_FN const Region* find_region(const Tables& t, u32 nic, u32 key, bool remote)
 
 GIC_FN constexpr bool is_inside(u64 base, u64 length, u64 address, u64 bytes) {
     return address >= base && bytes <= length && address - base <= length - bytes;
-}
-
-GIC_FN Check check_region(const Tables& t, u32 nic, u32 key, bool remote, u64 address, u64 bytes,
-                          u32 access) {
-    const Region* region = find_region(t, nic, key, remote);
-    if (!region) return remote ? Check::remote_key : Check::local_key;
-    if ((region->access & access) != access)
-        return remote ? Check::remote_permission : Check::local_permission;
-    if (!is_inside(region->base, region->length, address, bytes))
-        return remote ? Check::remote_bounds : Check::local_bounds;
-    return Check::none;
 }
 
 }  // namespace nic

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use rdma::{Access, ConnectAttr, CqKind, QueuePairAttr, Region, Transport};
+use wire::cqe::{Cqe, Syndrome};
 use wire::wqe::{
     AddressVector, Atomic, Ctrl, CtrlFlags, Data, MaskedCas4, MaskedCas8, MaskedFa4, MaskedFa8,
     OPMOD_EXTENDED_4, OPMOD_EXTENDED_8, Opcode, Raddr, inline_header,
@@ -268,7 +269,7 @@ impl<'a> Running<'a> {
         match flaw {
             Flaw::BadLkey => Data::new(base + at, len, 0xdead_be00),
             Flaw::LkeyIsRkey => Data::new(base + at, len, region.rkey),
-            Flaw::LocalOutside => Data::new(region.address + region.length - 3, len, region.lkey),
+            Flaw::LocalOutside => Data::new(region.address + region.length + 1, len, region.lkey),
             _ => Data::new(base + at, len, region.lkey),
         }
     }
@@ -279,7 +280,7 @@ impl<'a> Running<'a> {
         match flaw {
             Flaw::BadRkey => Raddr::new(base + at, 0x00ff_ff07),
             Flaw::RkeyIsLkey => Raddr::new(base + at, region.lkey),
-            Flaw::RemoteOutside => Raddr::new(region.address + region.length - 3, region.rkey),
+            Flaw::RemoteOutside => Raddr::new(region.address + region.length + 1, region.rkey),
             Flaw::ReadOnly => Raddr::new(self.read_only[side].address, self.read_only[side].rkey),
             Flaw::Misaligned => Raddr::new(base + at + 1, region.rkey),
             _ => Raddr::new(base + at, region.rkey),
@@ -482,7 +483,10 @@ impl<'a> Running<'a> {
             self.world.run(&all);
             for (pair, queues) in self.queues.iter_mut().enumerate() {
                 for (side, queue) in queues.iter_mut().enumerate() {
-                    for entry in queue.poll() {
+                    for mut entry in queue.poll() {
+                        if self.program.has_broken_segments() {
+                            entry = without_opcode(&entry);
+                        }
                         entries
                             .push(format!("{nth}: {pair}.{side} {} {entry:02x?}", words(&entry)));
                     }
@@ -514,6 +518,29 @@ fn mode(small: Option<bool>) -> u32 {
 fn cases() -> u32 {
     let asked = std::env::var("CONFORMANCE_CASES").ok().and_then(|n| n.parse().ok());
     asked.unwrap_or(if kinds().len() > 2 { 40 } else { 200 })
+}
+
+impl Program {
+    /// A WQE whose segments aren't what was posted: the flush goes on in the middle of another one, whose bytes, an
+    /// address for instance, are taken for an opcode.
+    fn has_broken_segments(&self) -> bool {
+        let batches = self.rounds.iter().flatten();
+        let mut ops = batches.clone().flat_map(|batch| &batch.ops);
+        batches.clone().any(|batch| batch.short)
+            || ops.any(|op| {
+                matches!(op.body, Body::Garbage(_))
+                    || matches!(op.flaw, Flaw::NoSegments | Flaw::Short)
+            })
+    }
+}
+
+/// The CQE without its opcode, if it is that of a flushed WQE.
+fn without_opcode(entry: &[u8; 64]) -> [u8; 64] {
+    let mut entry = *entry;
+    if Cqe::from_bytes(entry).syndrome() == Some(Syndrome::Flushed) {
+        entry[56] = 0;
+    }
+    entry
 }
 
 fn compare(program: &Program) -> Result<(), TestCaseError> {

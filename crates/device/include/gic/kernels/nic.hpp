@@ -43,18 +43,22 @@ GIC_FN void nic_look_after(const nic::Tables& t, volatile u32* end) {
 template <Scope S>
 GIC_FN void nic_engine(const NicArgs& a) {
     __shared__ nic::Scratch scratch;
+    __shared__ nic::Tables tables;
     __shared__ volatile u32 end;
-    if (threadIdx.x == 0) end = 0;
+    if (threadIdx.x == 0) {
+        tables = a.tables;
+        end = 0;
+    }
     __syncthreads();
     if (threadIdx.x >= kWarp) {
-        if (threadIdx.x == kWarp) nic_look_after(a.tables, &end);
+        if (threadIdx.x == kWarp) nic_look_after(tables, &end);
         return;
     }
-    nic::Engine<S> engine(a.tables, blockIdx.x, scratch);
+    nic::Engine<S> engine(tables, blockIdx.x, scratch);
     while (nic::ballot([&](u32) { return end != 0; }) == 0)
         engine.step(kNicBudget);
     engine.save();
-    if (threadIdx.x == 0) a.tables.ended[blockIdx.x] = end;
+    if (threadIdx.x == 0) tables.ended[blockIdx.x] = end;
 }
 #endif
 
