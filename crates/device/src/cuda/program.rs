@@ -107,12 +107,11 @@ impl Program {
         let lane = gpu.take_lane().ok_or(CudaError::Stuck)?;
         // A multiple of what any argument is aligned to.
         let nothing = vec![0u128; args.div_ceil(16).max(1)];
-        // SAFETY: so many bytes of arguments; null for the clocks.
-        let launched = unsafe {
-            program.submit(nothing.as_ptr().cast(), std::ptr::null(), 1, 32, lane.stream)
-        };
-        // SAFETY: a stream that exists.
+        let (args, clocks) = (nothing.as_ptr().cast(), std::ptr::null());
+        // SAFETY: so many bytes of arguments, and null for the clocks.
+        let launched = unsafe { program.submit(args, clocks, 1, 32, lane.stream) };
         let ended = launched.and_then(|()| {
+            // SAFETY: a stream that exists.
             unsafe { result::stream::synchronize(lane.stream) }
                 .map_err(CudaError::of("cuStreamSynchronize"))
         });
@@ -274,7 +273,7 @@ impl Running {
             if !self.is_done()? {
                 self.gpu.set_stuck();
                 // Its lane and its memory are never used again.
-                std::mem::forget(self.lane.take());
+                self.lane = None;
                 return Err(CudaError::Stuck);
             }
             self.gpu.abort_word().store(0, Ordering::Release);
@@ -332,10 +331,12 @@ impl Drop for Running {
         let until = Instant::now() + GRACE;
         let mut ended = false;
         while !ended && Instant::now() < until {
-            // SAFETY: a stream that exists; the context was made current by `start`'s thread or is by `enter`.
-            ended = self.gpu.enter().is_err()
-                || unsafe { sys::cuStreamQuery(lane.stream) }
-                    != sys::CUresult::CUDA_ERROR_NOT_READY;
+            if self.gpu.enter().is_err() {
+                break;
+            }
+            // SAFETY: a stream that exists.
+            let state = unsafe { sys::cuStreamQuery(lane.stream) };
+            ended = state != sys::CUresult::CUDA_ERROR_NOT_READY;
             std::thread::sleep(Duration::from_micros(50));
         }
         self.gpu.abort_word().store(0, Ordering::Release);
