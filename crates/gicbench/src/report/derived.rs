@@ -26,11 +26,13 @@ enum How {
     Difference(&'static str, &'static str, &'static str),
     /// The median at the first value of an axis over that at the second.
     Ratio(&'static str, &'static str, &'static str),
+    /// The median over that of the same point on another transport.
+    Beside(&'static str),
     /// Growth of the median along an axis, by the least squares of at least three points, times a step.
     Growth(&'static str, f64),
-    /// Share of the time that scales with the clock, at the highest of at least three clocks: of
-    /// `t = a + b / f` the part `b / f`.
-    ClockShare(&'static str),
+    /// Share of the time that scales with the clock, at the highest clock: of `t = a + b / f` the part `b / f`.
+    /// As one measurement says it, or else by a fit through the medians at three clocks or more.
+    ClockShare,
 }
 
 /// A published quantity.
@@ -46,6 +48,33 @@ struct Figure {
 }
 
 const QUANTITIES: &[Quantity] = &[
+    Quantity {
+        what: "issue over the bare sequence's",
+        experiment: "latency",
+        transport: "mini-gda",
+        metric: "issue_us",
+        when: &[("op", "put"), ("payload", "8")],
+        how: How::Beside("bare"),
+        figure: None,
+    },
+    Quantity {
+        what: "put + completion over the bare sequence's",
+        experiment: "latency",
+        transport: "mini-gda",
+        metric: "put_completion_us",
+        when: &[("op", "put"), ("payload", "8")],
+        how: How::Beside("bare"),
+        figure: None,
+    },
+    Quantity {
+        what: "issue over the bare sequence's, the same ordering",
+        experiment: "ordering",
+        transport: "mini-gda",
+        metric: "issue_us",
+        when: &[("payload", "8")],
+        how: How::Beside("bare"),
+        figure: None,
+    },
     Quantity {
         what: "inlining 8 B saves of put + completion",
         experiment: "inline",
@@ -140,7 +169,7 @@ const QUANTITIES: &[Quantity] = &[
         transport: "mini-gda",
         metric: "issue_us",
         when: &[],
-        how: How::ClockShare("sm_clock_mhz"),
+        how: How::ClockShare,
         figure: Some(Figure {
             keys: &["clock.gdaki_issue_share"],
             whose: "GDAKI, P-RoCE",
@@ -154,7 +183,7 @@ const QUANTITIES: &[Quantity] = &[
         transport: "mini-proxy",
         metric: "enqueue_us",
         when: &[],
-        how: How::ClockShare("sm_clock_mhz"),
+        how: How::ClockShare,
         figure: Some(Figure {
             keys: &["clock.ibrc_enqueue_share"],
             whose: "NVSHMEM IBRC, P-RoCE",
@@ -168,7 +197,7 @@ const QUANTITIES: &[Quantity] = &[
         transport: "mini-proxy",
         metric: "put_completion_us",
         when: &[],
-        how: How::ClockShare("sm_clock_mhz"),
+        how: How::ClockShare,
         figure: Some(Figure {
             keys: &["clock.ibrc_put_completion_share"],
             whose: "NVSHMEM IBRC, P-RoCE",
@@ -212,11 +241,12 @@ impl Quantity {
     fn of(&self, rows: &[Row], published: &Published) -> Vec<Derived> {
         let fits = |row: &&Row| {
             row.point.experiment == self.experiment
-                && row.point.transport == self.transport
                 && row.metric == self.metric
                 && self.when.iter().all(|(name, value)| is(row, name, value))
         };
-        let mut rows: Vec<&Row> = rows.iter().filter(fits).collect();
+        let all: Vec<&Row> = rows.iter().filter(fits).collect();
+        let mut rows = all.clone();
+        rows.retain(|row| row.point.transport == self.transport);
         prefer(&mut rows, |row| row);
         let axis = self.how.axis();
         // Points that share everything but the axis.
@@ -226,6 +256,13 @@ impl Quantity {
             match groups.iter_mut().find(|(known, _)| *known == others) {
                 Some((_, members)) => members.push(row),
                 None => groups.push((others, vec![row])),
+            }
+        }
+        if let How::Beside(other) = self.how {
+            for (_, members) in &mut groups {
+                let Some(first) = members.first().copied() else { continue };
+                let like = |row: &&&Row| row.point.transport == other && is_like(first, row);
+                members.extend(all.iter().filter(like));
             }
         }
         // Where the published configuration was measured, the others are the picture's.
@@ -311,7 +348,7 @@ impl How {
     fn axis(&self) -> &'static str {
         match self {
             How::Difference(axis, ..) | How::Ratio(axis, ..) | How::Growth(axis, _) => axis,
-            How::ClockShare(_) => "",
+            How::Beside(_) | How::ClockShare => "",
         }
     }
 
@@ -336,6 +373,10 @@ impl How {
                 let ((over, one), (under, other)) = (at(axis, over)?, at(axis, under)?);
                 (over / under, vec![one, other])
             }
+            How::Beside(_) => {
+                let [one, other] = rows else { return None };
+                (one.p50? / other.p50?, vec![*one, *other])
+            }
             How::Growth(axis, step) => {
                 let (x, y) = points(rows, |row| match parameter(&row.point, axis)? {
                     Coordinate::Number(value) => Some(value),
@@ -343,16 +384,33 @@ impl How {
                 });
                 (stats::fit_line(&x, &y, 0.95).ok()?.slope * step, rows.to_vec())
             }
-            How::ClockShare(fact) => {
-                let clock = |row: &Row| row.details.get(*fact)?.as_f64().filter(|mhz| *mhz > 0.0);
-                let (periods, times) = points(rows, |row| Some(1.0 / clock(row)?));
-                let line = stats::fit_line(&periods, &times, 0.95).ok()?;
-                let shortest = periods.iter().copied().reduce(f64::min)?;
-                (line.slope * shortest / line.at(shortest), rows.to_vec())
+            How::ClockShare => {
+                let fact = |row: &Row, name: &str| row.details.get(name)?.as_f64();
+                let share = |row: &&&Row| fact(row, "scaling_share_at_top_clock").is_some();
+                if let Some(row) = rows.iter().find(share) {
+                    (fact(row, "scaling_share_at_top_clock")?, vec![*row])
+                } else {
+                    let clock = |row: &Row| fact(row, "clock_mhz").filter(|mhz| *mhz > 0.0);
+                    let (periods, times) = points(rows, |row| Some(1.0 / clock(row)?));
+                    let line = stats::fit_line(&periods, &times, 0.95).ok()?;
+                    let shortest = periods.iter().copied().reduce(f64::min)?;
+                    (line.slope * shortest / line.at(shortest), rows.to_vec())
+                }
             }
         };
         value.is_finite().then_some((value, used))
     }
+}
+
+/// Whether two points have the same value on every coordinate that both have, but for the transport.
+fn is_like(one: &Row, other: &Row) -> bool {
+    let (others_of_one, others_of_other) = (others(one, ""), others(other, ""));
+    others_of_one.iter().all(|(name, value)| {
+        others_of_other
+            .iter()
+            .find(|(known, _)| known == name)
+            .is_none_or(|(_, same)| same == value)
+    })
 }
 
 fn points(rows: &[&Row], x: impl Fn(&Row) -> Option<f64>) -> (Vec<f64>, Vec<f64>) {

@@ -32,8 +32,8 @@ pub(super) struct Entry<'a> {
     pub repeat: usize,
 }
 
-/// Name of the coordinate that says which record an entry is of.
-pub(super) const RECORD: &str = "record";
+/// Name of the coordinate that says which record an entry is of. No axis has it.
+pub(super) const MACHINE: &str = "machine";
 
 /// Names of the coordinates that say who ran a point, in their order.
 const RUNNERS: [&str; 3] = ["transport", "submitter", "nic"];
@@ -90,7 +90,7 @@ impl Entry<'_> {
     pub fn coordinate(&self, name: &str) -> Option<Coordinate> {
         let word = |text: &str| Some(Coordinate::Word(text.to_owned()));
         match name {
-            RECORD => word(self.label),
+            MACHINE => word(self.label),
             REPEAT => Some(Coordinate::Number(self.repeat as f64 + 1.0)),
             _ => parameter(&self.row.point, name),
         }
@@ -151,12 +151,23 @@ pub(super) fn varying(entries: &[Entry]) -> Vec<String> {
         }
         names.push(name);
     }
+    // Where the machine says who ran the points, that needn't be said again.
+    if names.iter().any(|name| name == MACHINE) {
+        let of_machine = |name: &str| {
+            let machines = grouped(entries, |entry| entry.source);
+            machines.iter().all(|(_, members)| {
+                let first = members.first().map(|entry| entry.show(name));
+                members.iter().all(|entry| Some(entry.show(name)) == first)
+            })
+        };
+        names.retain(|name| !RUNNERS.contains(&name.as_str()) || !of_machine(name));
+    }
     names
 }
 
 /// Every coordinate that an entry has, but for the limits of sampling.
 fn coordinates(entries: &[Entry]) -> Vec<String> {
-    let known = [RECORD].into_iter().chain(RUNNERS).chain(AXES.iter().map(|axis| axis.name));
+    let known = [MACHINE].into_iter().chain(RUNNERS).chain(AXES.iter().map(|axis| axis.name));
     let mut names: Vec<String> = known.map(str::to_owned).collect();
     for entry in entries {
         for name in entry.row.point.parameters.keys() {
@@ -196,5 +207,17 @@ impl Entry<'_> {
     /// A number among the details of the measurement.
     pub fn fact(&self, name: &str) -> Option<f64> {
         self.row.details.get(name)?.as_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_axis_has_the_name_of_another_coordinate() {
+        for name in RUNNERS.into_iter().chain(LIMITS).chain([MACHINE, REPEAT]) {
+            assert!(AXES.iter().all(|axis| axis.name != name), "{name}");
+        }
     }
 }

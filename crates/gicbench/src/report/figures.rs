@@ -1,6 +1,6 @@
 //! The figures: the measurements that a reader asks for first, each beside the published one.
 
-use super::entry::{Coordinate, Entry, RECORD, Source, parameter, varying};
+use super::entry::{Coordinate, Entry, MACHINE, Source, parameter, varying};
 use super::picture::labelled;
 use crate::record::Row;
 
@@ -24,8 +24,14 @@ enum Pick {
 }
 
 /// Values that a point should have, where one with them was measured.
-const PLAIN: &[(&str, &str)] =
-    &[("cq", "collapsed"), ("profile", "none"), ("cq-load", "acquire"), ("conn", "rc")];
+const PLAIN: &[(&str, &str)] = &[
+    ("cq", "collapsed"),
+    ("profile", "none"),
+    ("cq-load", "acquire"),
+    ("conn", "rc"),
+    ("queues", "auto"),
+    ("doorbell-memory", "auto"),
+];
 const PUT: &[(&str, &str)] = &[("op", "put"), ("payload", "8"), ("order", "gpu-release")];
 const PUT_PROXY: &[(&str, &str)] = &[("op", "put"), ("payload", "8")];
 const EIGHT: &[(&str, &str)] = &[("payload", "8")];
@@ -94,6 +100,22 @@ const FIGURES: &[Figure] = &[
     ),
     greatest("message rate, greatest", "batching", "mini-gda", "rate_mmsgs", EIGHT),
     greatest("bandwidth, greatest", "bandwidth", "mini-gda", "bandwidth_gbs", &[]),
+    each("issue, GPU-scope release", "latency", "bare", "issue_us", PUT),
+    each(
+        "issue, no ordering",
+        "ordering",
+        "bare",
+        "issue_us",
+        &[("payload", "8"), ("order", "none"), ("cq-load", "plain")],
+    ),
+    each(
+        "issue, system-scope fence",
+        "ordering",
+        "bare",
+        "issue_us",
+        &[("payload", "8"), ("order", "system-fence")],
+    ),
+    each("put + completion", "latency", "bare", "put_completion_us", PUT),
     step(
         "enqueue, baseline hand-off",
         &[
@@ -188,7 +210,7 @@ pub(super) fn figures<'a>(sources: &[Source], entries: &[Entry<'a>]) -> Vec<Line
         };
         let told: Vec<String> = varying(&all)
             .into_iter()
-            .filter(|name| ![RECORD, "transport", "submitter", "nic"].contains(&name.as_str()))
+            .filter(|name| ![MACHINE, "transport", "submitter", "nic"].contains(&name.as_str()))
             .collect();
         for entry in found {
             let parts: Vec<String> =

@@ -95,7 +95,7 @@ fn derived_table(text: &mut String, sources: &[Source], published: &Published) -
     }
     let mut head = vec!["derived", "by", "measured", "published", "ratio", "note"];
     if several {
-        head.insert(0, "record");
+        head.insert(0, "machine");
     }
     let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
     if !text.is_empty() {

@@ -124,6 +124,7 @@ fn section(
         page.element("p", &[("class", &"none")], &"Nothing was measured.");
     }
     picture::draw(page, &picture::pictures(&experiment.name, entries));
+    rows::resources(page, entries);
     section_notes(page, experiment, sources, entries);
     if !entries.is_empty() {
         rows::rows(page, entries, sources.len() > 1);
@@ -166,19 +167,19 @@ fn section_notes(
             words::counted(undrawable, "value")
         ));
     }
-    let mut figures: Vec<String> = Vec::new();
+    let mut figures: Vec<(&str, Vec<String>)> = Vec::new();
     for figure in entries.iter().filter_map(|entry| entry.row.reference.as_ref()) {
-        let line = format!(
-            "Published: {} {}, {}; {}.",
-            words::printed(figure.value),
-            words::unit(&figure.unit),
-            figure.what,
-            figure.source
-        );
-        if !figures.contains(&line) {
-            figures.push(line);
+        let (value, unit) = (words::printed(figure.value), words::unit(&figure.unit));
+        let one = format!("{value} {unit} {}", figure.what);
+        match figures.iter_mut().find(|(source, _)| *source == figure.source) {
+            Some((_, of_source)) if of_source.contains(&one) => {}
+            Some((_, of_source)) => of_source.push(one),
+            None => figures.push((&figure.source, vec![one])),
         }
     }
+    let figures = figures.into_iter();
+    let figures =
+        figures.map(|(source, all)| format!("Published in {source}: {}.", all.join("; ")));
     lines.extend(figures);
     for source in sources {
         let of = if sources.len() > 1 { format!(" in {}", source.label) } else { String::new() };

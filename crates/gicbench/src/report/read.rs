@@ -1,5 +1,6 @@
 //! Records as they come from files: of this version of the format, or refused by name.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -88,7 +89,13 @@ pub fn labels(paths: &[PathBuf]) -> Vec<String> {
         let folder = text(full.parent().and_then(Path::file_name));
         if stem == "run" { folder.unwrap_or(stem) } else { stem }
     };
-    let names: Vec<String> = paths.iter().map(name).collect();
+    let mut names: Vec<String> = paths.iter().map(name).collect();
+    // The day is said elsewhere, and names in pictures are short.
+    let undated: Vec<String> = names.iter().map(|name| undated(name).to_owned()).collect();
+    let distinct: HashSet<&String> = undated.iter().collect();
+    if distinct.len() == undated.len() {
+        names = undated;
+    }
     let mut labels = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let before = names[..index].iter().filter(|other| *other == name).count();
@@ -96,6 +103,16 @@ pub fn labels(paths: &[PathBuf]) -> Vec<String> {
         labels.push(if alone { name.clone() } else { format!("{name} ({})", before + 1) });
     }
     labels
+}
+
+/// A name without the day that it begins with.
+fn undated(name: &str) -> &str {
+    let (day, rest) = name.split_at_checked(11).unwrap_or((name, ""));
+    let is_day = day.char_indices().all(|(index, c)| match index {
+        4 | 7 | 10 => c == '-',
+        _ => c.is_ascii_digit(),
+    });
+    if is_day && !rest.is_empty() { rest } else { name }
 }
 
 #[cfg(test)]
@@ -106,5 +123,15 @@ mod tests {
     fn records_are_called_by_file_or_folder_and_never_alike() {
         let paths = ["a/h200/run.json", "b/vm.json", "c/vm.json", "x/run.json"].map(PathBuf::from);
         assert_eq!(labels(&paths), ["h200", "vm (1)", "vm (2)", "x"]);
+        for (paths, expected) in [
+            (["2026-11-29-vm/run.json", "2026-11-30-h200/run.json"], ["vm", "h200"]),
+            (
+                ["2026-11-29-vm/run.json", "2026-11-30-vm/run.json"],
+                ["2026-11-29-vm", "2026-11-30-vm"],
+            ),
+            (["2026-11-29-/run.json", "2026-11-29.json"], ["2026-11-29-", "2026-11-29"]),
+        ] {
+            assert_eq!(labels(&paths.map(PathBuf::from)), expected);
+        }
     }
 }

@@ -40,17 +40,24 @@ pub(super) fn axis_title(name: &str) -> String {
         return format!("{} (count)", name.replace('_', " "));
     };
     let spec = axis.spec();
-    let what = spec.help.split([',', ':', ';']).next().unwrap_or(name);
-    let unit = if matches!(spec.domain, Domain::Bytes { .. }) { "B" } else { "count" };
-    format!("{what} ({unit})")
+    let mut depth = 0;
+    let end = spec.help.find(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth == 0 && matches!(c, ',' | ':' | ';')
+    });
+    let what = &spec.help[..end.unwrap_or(spec.help.len())];
+    format!("{what} ({})", if is_bytes(name) { "B" } else { "count" })
+}
+
+/// Whether the numbers on an axis are sizes.
+pub(super) fn is_bytes(name: &str) -> bool {
+    AxisId::by_name(name).is_some_and(|axis| matches!(axis.spec().domain, Domain::Bytes { .. }))
 }
 
 /// A number on an axis of that name.
 pub(super) fn axis_value(name: &str, value: f64) -> String {
-    let is_bytes = AxisId::by_name(name)
-        .is_some_and(|axis| matches!(axis.spec().domain, Domain::Bytes { .. }));
     let whole = value >= 0.0 && value.fract() == 0.0 && value < 2f64.powi(53);
-    if is_bytes && whole { Bytes(value as u64).to_string() } else { value.to_string() }
+    if is_bytes(name) && whole { Bytes(value as u64).to_string() } else { value.to_string() }
 }
 
 /// A measured number: digits as its size deserves.
@@ -74,6 +81,14 @@ pub(super) fn number(value: f64) -> String {
 /// A measured number, or what stands where there is none.
 pub(super) fn number_or_none(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), number)
+}
+
+/// A number as it is, where it is whole, else as a measured one.
+pub(super) fn number_or_exact(value: Option<f64>) -> String {
+    match value {
+        Some(whole) if whole.fract() == 0.0 && whole.abs() < 1e7 => whole.to_string(),
+        other => number_or_none(other),
+    }
 }
 
 /// The median of a measurement; or the mean with a mark, where the samples don't support a median.
@@ -150,7 +165,8 @@ mod tests {
     fn every_axis_has_a_title_with_a_unit() {
         for axis in AXES {
             let title = axis_title(axis.name);
-            assert!(title.ends_with(')') && title.len() > 8, "{title}");
+            let is_balanced = title.matches('(').count() == title.matches(')').count();
+            assert!(is_balanced && title.ends_with(')') && title.len() > 8, "{title}");
         }
         assert_eq!(axis_title("payload"), "payload of one operation (B)");
         assert_eq!(axis_title("qps"), "queue pairs (count)");

@@ -34,7 +34,11 @@ fn device(record: &Record) -> String {
             format!("{cpu}, {}", words::counted(machine.cores_allowed.len(), "core"))
         }
         ([], None) => machine.architecture.clone(),
-        (gpus, _) => gpus.join(", "),
+        // What follows the name in brackets is below.
+        (gpus, _) => {
+            let names = gpus.iter().map(|gpu| gpu.split(" (").next().unwrap_or(gpu));
+            names.collect::<Vec<_>>().join(", ")
+        }
     }
 }
 

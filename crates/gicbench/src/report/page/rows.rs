@@ -3,10 +3,69 @@
 use std::collections::BTreeMap;
 
 use super::about::plain;
-use crate::report::entry::{Entry, varying};
+use crate::report::entry::{Coordinate, Entry, MACHINE, grouped, varying};
 use crate::report::markup::Markup;
 use crate::report::notes;
 use crate::report::words::{self, NONE};
+
+/// What the kernels of an experiment's variants take of an SM: names among the details, with titles.
+const RESOURCES: &[(&str, &str)] = &[
+    ("registers", "registers a thread"),
+    ("shared_bytes", "shared memory (B)"),
+    ("local_bytes", "local memory (B)"),
+    ("resident_blocks_of_128", "resident blocks of 128 an SM"),
+    ("occupancy", "occupancy"),
+    ("occupancy_lost", "occupancy lost"),
+];
+
+/// A table of what each variant takes of an SM, where the record has it.
+pub(super) fn resources(page: &mut Markup, entries: &[Entry]) {
+    let known: Vec<Entry> =
+        entries.iter().filter(|entry| entry.fact("registers").is_some()).copied().collect();
+    let has = |name: &str| known.iter().any(|entry| entry.fact(name).is_some());
+    let columns: Vec<&(&str, &str)> = RESOURCES.iter().filter(|(name, _)| has(name)).collect();
+    if known.is_empty() {
+        return;
+    }
+    let is_word = |name: &String| {
+        known.iter().any(|entry| matches!(entry.coordinate(name), Some(Coordinate::Word(_))))
+    };
+    let variant: Vec<String> = varying(&known).into_iter().filter(is_word).collect();
+    let resources = |entry: &Entry| -> Vec<String> {
+        columns.iter().map(|(name, _)| words::number_or_exact(entry.fact(name))).collect()
+    };
+    let key = |entry: &Entry| {
+        let at: Vec<String> = variant.iter().map(|name| entry.show(name)).collect();
+        (at, resources(entry))
+    };
+    page.element("h3", &[], &"What each variant takes of an SM");
+    page.open("div", &[("class", &"scroll")]);
+    page.open("table", &[("class", &"resources")]);
+    page.open("thead", &[]);
+    page.open("tr", &[]);
+    for name in &variant {
+        page.element("th", &[("scope", &"col")], name);
+    }
+    for (_, title) in &columns {
+        page.element("th", &[("scope", &"col"), ("class", &"n")], title);
+    }
+    page.close();
+    page.close();
+    page.open("tbody", &[]);
+    for ((at, resources), _) in grouped(&known, key) {
+        page.open("tr", &[]);
+        for value in at {
+            page.element("td", &[], &value);
+        }
+        for value in resources {
+            page.element("td", &[("class", &"n")], &value);
+        }
+        page.close();
+    }
+    page.close();
+    page.close();
+    page.close();
+}
 
 /// Coordinates that have columns whether or not they vary.
 const ALWAYS: [&str; 3] = ["transport", "submitter", "nic"];
@@ -16,7 +75,7 @@ pub(super) fn rows(page: &mut Markup, entries: &[Entry], several: bool) {
     let varying = varying(entries);
     let mut columns: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
     if several {
-        columns.insert(0, super::super::entry::RECORD.to_owned());
+        columns.insert(0, MACHINE.to_owned());
     }
     columns.extend(varying.into_iter().filter(|name| !columns.contains(name)).collect::<Vec<_>>());
     let facts: Vec<BTreeMap<String, String>> = entries.iter().map(facts).collect();
@@ -121,9 +180,8 @@ fn row(page: &mut Markup, entry: &Entry, columns: &[String]) {
     let row = entry.row;
     page.open("tr", &[("data-row", &entry.id())]);
     for name in columns {
-        let is_number = entry
-            .coordinate(name)
-            .is_some_and(|value| matches!(value, crate::report::entry::Coordinate::Number(_)));
+        let is_number =
+            entry.coordinate(name).is_some_and(|value| matches!(value, Coordinate::Number(_)));
         page.element("td", &[("class", &if is_number { "n" } else { "" })], &entry.show(name));
     }
     page.element("td", &[], &words::metric(&row.metric));

@@ -4,7 +4,7 @@ use crate::published::Published;
 use crate::record::Row;
 use crate::report::derived::derive;
 use crate::report::entry::{Entry, Source};
-use crate::report::figures::{self, Line};
+use crate::report::figures;
 use crate::report::markup::{Markup, Px};
 use crate::report::{notes, words};
 
@@ -28,7 +28,7 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
     page.open("thead", &[]);
     if several {
         page.open("tr", &[]);
-        page.element("th", &[("colspan", &3)], &"");
+        page.element("th", &[("colspan", &2)], &"");
         for source in sources {
             page.element(
                 "th",
@@ -40,7 +40,7 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
         page.close();
     }
     page.open("tr", &[]);
-    for name in ["", "figure", "run by"] {
+    for name in ["figure", "run by"] {
         page.element("th", &[("scope", &"col")], &name);
     }
     for _ in sources {
@@ -54,12 +54,15 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
     page.close();
     page.close();
     page.open("tbody", &[]);
-    let mut above: Option<&Line> = None;
+    let mut group = "";
+    let columns = 4 + 4 * sources.len();
     for line in &lines {
         let Some(any) = line.any() else { continue };
-        let same_transport = above.is_some_and(|above| above.transport == line.transport);
-        page.open("tr", &[("class", &if same_transport { "" } else { "first" })]);
-        page.element("td", &[], &if same_transport { "" } else { line.transport });
+        if group != line.transport {
+            group = line.transport;
+            heading(page, group, columns);
+        }
+        page.open("tr", &[]);
         page.open("th", &[("scope", &"row")]);
         page.text(&line.title);
         if !line.at.is_empty() {
@@ -75,7 +78,6 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
         page.element("td", &[("class", &"n group")], &figure);
         page.element("td", &[], &words::unit(&any.unit));
         page.close();
-        above = Some(line);
     }
     page.close();
     page.close();
@@ -96,6 +98,13 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
     page.element("li", &[], &format!("Published: {}.", published.source()));
     page.close();
     legend(page);
+}
+
+/// A row that names the transport of those below it.
+fn heading(page: &mut Markup, name: &str, columns: usize) {
+    page.open("tr", &[("class", &"heading")]);
+    page.element("th", &[("scope", &"rowgroup"), ("colspan", &columns)], &name);
+    page.close();
 }
 
 fn numbers(page: &mut Markup, row: Option<&Row>) {
@@ -124,14 +133,15 @@ pub(super) fn derived(page: &mut Markup, sources: &[Source], published: &Publish
         return;
     }
     let several = sources.len() > 1;
+    let mut derived = derived;
+    derived.sort_by_key(|(_, one)| one.transport);
     page.element("h3", &[], &"Derived from several points, by their medians");
     page.open("div", &[("class", &"scroll")]);
     page.open("table", &[("class", &"derived")]);
     page.open("thead", &[]);
     page.open("tr", &[]);
     let heads = [
-        ("record", ""),
-        ("", ""),
+        ("machine", ""),
         ("quantity", ""),
         ("run by", ""),
         ("measured", "n"),
@@ -146,12 +156,17 @@ pub(super) fn derived(page: &mut Markup, sources: &[Source], published: &Publish
     page.close();
     page.close();
     page.open("tbody", &[]);
+    let columns = heads.len() - usize::from(!several);
+    let mut group = "";
     for (label, one) in &derived {
+        if group != one.transport {
+            group = one.transport;
+            heading(page, group, columns);
+        }
         page.open("tr", &[]);
         if several {
             page.element("td", &[], label);
         }
-        page.element("td", &[], &one.transport);
         page.open("th", &[("scope", &"row")]);
         page.text(&one.what);
         if !one.at.is_empty() {

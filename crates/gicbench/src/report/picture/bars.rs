@@ -6,16 +6,16 @@ use super::frame::{Area, CHARACTER, Canvas, letters};
 use super::plan::{Panel, Picture};
 use super::scale::{Scale, is_drawable};
 use super::tail;
-use crate::report::entry::{Entry, RECORD};
+use crate::report::entry::{Entry, MACHINE};
 use crate::report::words;
 
 const ROW: f64 = 22.0;
 const BAR: f64 = 11.0;
 const GAP: f64 = 14.0;
 /// Width of the picture that the bars fill up to.
-const WIDTH: f64 = 860.0;
+const WIDTH: f64 = 800.0;
 /// Width that the bars have at least and at most.
-const BARS: (f64, f64) = (260.0, 460.0);
+const BARS: (f64, f64) = (240.0, 440.0);
 /// Longest coordinate, in characters.
 const LONGEST: usize = 24;
 
@@ -24,12 +24,19 @@ pub(super) fn draw(picture: &Picture, panel: &Panel, columns: &[String], scale: 
     let unit = words::unit(&picture.unit);
     let title = titled(&picture.title, &panel.title);
     let mut canvas = Canvas::new(title.clone());
-    let left = Columns::left(columns, &panel.entries);
+    // What the panel's title says isn't said again in each line.
+    let differs = |name: &&String| {
+        let first = panel.entries.first().map(|entry| entry.show(name));
+        panel.title.is_empty() || panel.entries.iter().any(|entry| Some(entry.show(name)) != first)
+    };
+    let columns: Vec<String> = columns.iter().filter(differs).cloned().collect();
+    let left = Columns::left(&columns, &panel.entries);
     let right = Columns::right(&panel.entries, unit);
     let heading = if title.is_empty() { 20.0 } else { 42.0 };
     let width = (WIDTH - left.width - right.width).clamp(BARS.0, BARS.1);
     let area = Area {
-        left: left.width,
+        // Half of the first tick's label stands to the left of the bars.
+        left: left.width.max(20.0),
         top: heading,
         width,
         height: ROW * panel.entries.len() as f64 + 4.0,
@@ -146,7 +153,7 @@ impl Columns {
                 let repeats = above.is_some_and(|above| {
                     names[..=column].iter().all(|name| shown(entry, name) == shown(above, name))
                 });
-                if repeats && name != RECORD { String::new() } else { shown(entry, name) }
+                if repeats && name != MACHINE { String::new() } else { shown(entry, name) }
             });
             (words::shortened(name, LONGEST), cells.collect(), false)
         });

@@ -84,7 +84,9 @@ fn scale(picture: &Picture, entries: &[Entry]) -> Option<Scale> {
     if !values.get(..own_end)?.iter().copied().any(is_drawable) {
         return None;
     }
-    let logarithmic = picture.logarithmic.then(|| Scale::log(values.iter().copied())).flatten();
+    let is_lines = !matches!(picture.shape, Shape::Bars { .. });
+    let logarithmic =
+        (is_lines && picture.logarithmic).then(|| Scale::log(values.iter().copied())).flatten();
     logarithmic.or_else(|| Scale::fitting(&values))
 }
 

@@ -4,7 +4,8 @@
 //! horizontal one of lines, anything else is a list of bars; what makes too many series or bars is split
 //! into panels. What an experiment is better shown by stands in one table of preferences.
 
-use crate::report::entry::{Coordinate, Entry, RECORD, REPEAT, grouped, varying};
+use crate::axes::{AXES, Axis, Domain};
+use crate::report::entry::{Coordinate, Entry, MACHINE, REPEAT, grouped, varying};
 use crate::report::words;
 
 /// Most lines of one panel: as many as there are colours.
@@ -56,11 +57,11 @@ const PREFERENCES: &[Preference] = &[
     Preference::new("batching", Along::Axis("batch")).logarithmic(),
     Preference::new("proxy-scaling", Along::Any).logarithmic(),
     Preference::new("bandwidth", Along::Axis("payload")).logarithmic(),
-    Preference::new("loaded", Along::Axis("background"))
+    Preference::new("loaded", Along::Axis("ctas"))
         .with("carried_mmsgs", "carried in the background (M msg/s)"),
     Preference::new(
         "clock",
-        Along::Fact(Fact { name: "sm_clock_mhz", title: "SM clock, as measured (MHz)" }),
+        Along::Fact(Fact { name: "clock_mhz", title: "clock, as measured (MHz)" }),
     ),
 ];
 
@@ -154,8 +155,10 @@ fn plan<'a>(preference: Option<&Preference>, entries: Vec<Entry<'a>>) -> (Shape,
     let wanted = match along {
         Along::Bars => None,
         Along::Fact(fact) => {
-            let known = |entry: &Entry| entry.fact(fact.name).is_some();
-            if entries.iter().all(known) {
+            let facts: Option<Vec<f64>> =
+                entries.iter().map(|entry| entry.fact(fact.name)).collect();
+            // At one place, points would say no more than bars.
+            if facts.is_some_and(|facts| facts.iter().any(|one| Some(one) != facts.first())) {
                 // Points that differ in nothing but the fact are of one series.
                 let told = names.iter().filter(|name| name.as_str() != REPEAT).cloned();
                 let (split, series) = split_series(&entries, told.collect());
@@ -171,13 +174,16 @@ fn plan<'a>(preference: Option<&Preference>, entries: Vec<Entry<'a>>) -> (Shape,
     };
     let Some(along) = wanted else {
         let split = split_bars(&entries, &names);
-        let columns: Vec<String> =
+        let mut columns: Vec<String> =
             names.iter().filter(|name| !split.contains(name)).cloned().collect();
+        // Bars of several machines stand together, so theirs is the column that changes most.
+        columns.sort_by_key(|name| name == MACHINE);
         let entries = beside_each_other(entries, &columns);
         let panels = panels(entries, &split, &names, &[]);
         return (Shape::Bars { columns }, panels);
     };
-    let others: Vec<String> = names.iter().filter(|name| **name != along).cloned().collect();
+    let mut others: Vec<String> = names.iter().filter(|name| **name != along).cloned().collect();
+    others.sort_by_key(|name| name == MACHINE);
     let (split, series) = split_series(&entries, others);
     let panels = panels(entries, &split, &names, &[&along]);
     let companion = preference.and_then(|one| one.companion);
@@ -303,30 +309,43 @@ fn panels<'a>(
 
 /// Bars that differ only in their record stand together.
 fn beside_each_other<'a>(entries: Vec<Entry<'a>>, columns: &[String]) -> Vec<Entry<'a>> {
-    if !columns.iter().any(|name| name == RECORD) {
+    if !columns.iter().any(|name| name == MACHINE) {
         return entries;
     }
-    let others: Vec<&String> = columns.iter().filter(|name| *name != RECORD).collect();
+    let others: Vec<&String> = columns.iter().filter(|name| *name != MACHINE).collect();
     grouped(&entries, |entry| shown(entry, &others))
         .into_iter()
         .flat_map(|(_, members)| members)
         .collect()
 }
 
-/// Words that say by themselves what they are, so that their axis needn't be named.
-const SELF_EXPLAINING: &[&str] =
-    &["record", "transport", "op", "order", "handoff", "sharing", "conn", "metric"];
+/// Coordinates whose words say by themselves what they are.
+const SELF_EXPLAINING: &[&str] = &[MACHINE, "transport", "op", "order", "handoff", "conn"];
+
+/// Whether a word needs no name of its axis before it: it is long enough to mean something, and no other axis
+/// has it.
+fn explains_itself(name: &str, word: &str) -> bool {
+    let has = |axis: &&Axis| matches!(axis.domain, Domain::Words(words) if words.contains(&word));
+    SELF_EXPLAINING.contains(&name) || (word.len() >= 6 && AXES.iter().filter(has).count() == 1)
+}
 
 /// A coordinate as part of a label; none where the point doesn't have it.
 pub(crate) fn labelled(entry: &Entry, name: &str) -> Option<String> {
     let value = entry.coordinate(name)?;
     let shown = value.show(name);
-    Some(match (value, name) {
-        (Coordinate::Number(_), "payload") if shown.ends_with(['K', 'M', 'G']) => {
-            format!("{shown}iB")
+    let bytes = match &value {
+        Coordinate::Number(_) if words::is_bytes(name) => {
+            if shown.ends_with(['K', 'M', 'G']) {
+                "iB"
+            } else {
+                " B"
+            }
         }
-        (Coordinate::Number(_), "payload") => format!("{shown} B"),
-        (Coordinate::Word(_), _) if SELF_EXPLAINING.contains(&name) => shown,
-        _ => format!("{name} {shown}"),
-    })
+        _ => "",
+    };
+    let is_plain = match &value {
+        Coordinate::Number(_) => name == "payload",
+        Coordinate::Word(word) => explains_itself(name, word),
+    };
+    Some(if is_plain { format!("{shown}{bytes}") } else { format!("{name} {shown}{bytes}") })
 }
