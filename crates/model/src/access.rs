@@ -130,7 +130,7 @@ impl Drop for Entered {
 enum Op {
     Load { acquire: bool },
     Store { value: u64, release: bool },
-    Add(u64),
+    Add { value: u64, ordered: bool },
     Max(u64),
     Cas { expected: u64, desired: u64 },
 }
@@ -171,7 +171,10 @@ fn access(at: usize, width: Width, op: Op) -> u64 {
                     cells.store(at, cell, value, order);
                     0
                 }
-                Op::Add(value) => cell.fetch_add(value, Ordering::AcqRel),
+                Op::Add { value, ordered } => {
+                    let order = if ordered { Ordering::AcqRel } else { Ordering::Relaxed };
+                    cell.fetch_add(value, order)
+                }
                 Op::Max(value) => cell.fetch_max(value, Ordering::AcqRel),
                 Op::Cas { expected, desired } => cell
                     .compare_exchange(expected, desired, Ordering::AcqRel, Ordering::Acquire)
@@ -203,7 +206,7 @@ fn real64(cell: &AtomicU64, op: Op) -> u64 {
             cell.store(value, ORDER);
             0
         }
-        Op::Add(value) => cell.fetch_add(value, ORDER),
+        Op::Add { value, .. } => cell.fetch_add(value, ORDER),
         Op::Max(value) => cell.fetch_max(value, ORDER),
         Op::Cas { expected, desired } => {
             cell.compare_exchange(expected, desired, ORDER, ORDER).unwrap_or_else(|was| was)
@@ -219,7 +222,7 @@ fn real32(cell: &AtomicU32, op: Op) -> u64 {
             cell.store(value as u32, ORDER);
             0
         }
-        Op::Add(value) => cell.fetch_add(value as u32, ORDER),
+        Op::Add { value, .. } => cell.fetch_add(value as u32, ORDER),
         Op::Max(value) => cell.fetch_max(value as u32, ORDER),
         Op::Cas { expected, desired } => cell
             .compare_exchange(expected as u32, desired as u32, ORDER, ORDER)
@@ -256,8 +259,8 @@ extern "C-unwind" fn gic_model_store(at: *mut u8, bytes: u32, value: u64, releas
 }
 
 #[unsafe(no_mangle)]
-extern "C-unwind" fn gic_model_add(at: *mut u8, bytes: u32, value: u64) -> u64 {
-    access(at as usize, width(bytes), Op::Add(value))
+extern "C-unwind" fn gic_model_add(at: *mut u8, bytes: u32, value: u64, ordered: i32) -> u64 {
+    access(at as usize, width(bytes), Op::Add { value, ordered: ordered != 0 })
 }
 
 #[unsafe(no_mangle)]

@@ -11,7 +11,7 @@
 extern "C" {
 unsigned long long gic_model_load(const void* at, unsigned bytes, int acquire);
 void gic_model_store(void* at, unsigned bytes, unsigned long long value, int release);
-unsigned long long gic_model_add(void* at, unsigned bytes, unsigned long long value);
+unsigned long long gic_model_add(void* at, unsigned bytes, unsigned long long value, int ordered);
 unsigned long long gic_model_max(void* at, unsigned bytes, unsigned long long value);
 // Returns what was there; stores only where that equals `expected`.
 unsigned long long gic_model_cas(void* at, unsigned bytes, unsigned long long expected,
@@ -51,22 +51,24 @@ namespace mem {
     } else {                                                                                                 \
         asm volatile("st." sem scope ".global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");              \
     }
-#define GIC_PTX_ATOM(op, scope)                                                                              \
+#define GIC_PTX_ATOM_OF(sem, op, scope)                                                                      \
     if constexpr (sizeof(T) == 8) {                                                                          \
         u64 v;                                                                                               \
-        asm volatile("atom.acq_rel" scope ".global." op ".u64 %0, [%1], %2;"                                 \
+        asm volatile("atom." sem scope ".global." op ".u64 %0, [%1], %2;"                                    \
                      : "=l"(v)                                                                               \
                      : "l"(at), "l"(value)                                                                   \
                      : "memory");                                                                            \
         return static_cast<T>(v);                                                                            \
     } else {                                                                                                 \
         u32 v;                                                                                               \
-        asm volatile("atom.acq_rel" scope ".global." op ".u32 %0, [%1], %2;"                                 \
+        asm volatile("atom." sem scope ".global." op ".u32 %0, [%1], %2;"                                    \
                      : "=r"(v)                                                                               \
                      : "l"(at), "r"(value)                                                                   \
                      : "memory");                                                                            \
         return static_cast<T>(v);                                                                            \
     }
+#define GIC_PTX_ATOM(op, scope) GIC_PTX_ATOM_OF("acq_rel", op, scope)
+#define GIC_PTX_ATOM_RELAXED(op, scope) GIC_PTX_ATOM_OF("relaxed", op, scope)
 #define GIC_PTX_SCOPED(macro, arg)                                                                           \
     if constexpr (S == Scope::gpu) {                                                                         \
         macro(arg, ".gpu")                                                                                   \
@@ -125,9 +127,21 @@ GIC_FN T fetch_add(T* at, T value) {
 #if GIC_ON_GPU
     GIC_PTX_SCOPED(GIC_PTX_ATOM, "add")
 #elif defined(GIC_MODEL)
-    return static_cast<T>(gic_model_add(at, sizeof(T), value));
+    return static_cast<T>(gic_model_add(at, sizeof(T), value, 1));
 #else
     return __atomic_fetch_add(at, value, __ATOMIC_ACQ_REL);
+#endif
+}
+
+// The same, but nothing else is ordered by it: for numbers that are only to be different. It spares a fence.
+template <Scope S, class T>
+GIC_FN T fetch_add_relaxed(T* at, T value) {
+#if GIC_ON_GPU
+    GIC_PTX_SCOPED(GIC_PTX_ATOM_RELAXED, "add")
+#elif defined(GIC_MODEL)
+    return static_cast<T>(gic_model_add(at, sizeof(T), value, 0));
+#else
+    return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
 #endif
 }
 

@@ -273,7 +273,9 @@ class Endpoint {
     GIC_FN Posted post(u32 blocks, const How& how, Fill fill, u32 last = 0, Why why = Why::none) {
         if (lacks_target(how, blocks)) why = Why::no_address_vector;
         u64 base = 0;
-        if (GIC_SELDOM(!starts(why, blocks, &base))) {
+        // What is reserved of a shared queue must be posted; where nothing is lost, one branch serves both.
+        if (C::shared && GIC_SELDOM(why != Why::none)) return {0, Failure::of(why, qp_.qpn)};
+        if (GIC_SELDOM((why != Why::none) | !reserve(blocks, &base))) {
             Failure f = why == Why::none ? await_space(base, blocks) : Failure::of(why, qp_.qpn);
             if (!f.ok()) return {0, f};
         }
@@ -333,7 +335,8 @@ class Endpoint {
         if (lacks_target(how, blocks)) return {0, Failure::of(Why::no_address_vector, qp_.qpn)};
         u64 base = 0;
         if constexpr (C::shared) {
-            Failure f{warp.elect([&] { return reserve(blocks, &base) ? 0 : await_space(base, blocks).bits; })};
+            Failure f{
+                warp.elect([&] { return reserve(blocks, &base) ? 0 : await_space(base, blocks).bits; })};
             if (!f.ok()) return {0, f};
             base = warp.elect([&] { return base; });
         } else if (GIC_SELDOM(!reserve(blocks, &base))) {
@@ -431,19 +434,11 @@ class Endpoint {
             return static_cast<u32>(base) + blocks - static_cast<u32>(own_.consumed) <= qp_.sq.blocks();
     }
 
-    // Whether nothing stands against a post, and there is room for it: one branch where both are cheap to know.
-    GIC_FN bool starts(Why why, u32 blocks, u64* base) {
-        if constexpr (C::shared)
-            return why == Why::none && reserve(blocks, base);
-        else
-            return (why == Why::none) & reserve(blocks, base);
-    }
-
     // False where there is no room yet, or never: `await_space` then says more.
     GIC_FN bool reserve(u32 blocks, u64* base) {
         if constexpr (C::shared) {
             if (GIC_SELDOM(blocks > limit())) return false;
-            *base = mem::fetch_add<Scope::gpu>(&qp_.state->reserved, static_cast<u64>(blocks));
+            *base = mem::fetch_add_relaxed<Scope::gpu>(&qp_.state->reserved, static_cast<u64>(blocks));
             return fits(*base, blocks);
         } else {
             *base = own_.head;
@@ -527,7 +522,8 @@ class Endpoint {
     // space, or on quiet.
     GIC_FN bool rings_now(u64 base, u64 next, const How& how) const {
         if constexpr (C::ringing == Ringing::deferred) return how.ring;
-        if constexpr (C::ringing == Ringing::every_nth) return how.ring || static_cast<u32>(next - rung()) >= how.nth;
+        if constexpr (C::ringing == Ringing::every_nth)
+            return how.ring || static_cast<u32>(next - rung()) >= how.nth;
         if constexpr (C::ringing == Ringing::threshold && C::shared) {
             // Who reserved behind us will publish, and look at this again.
             return mem::load_relaxed<Scope::gpu>(&qp_.state->reserved) == next || base / 32 != next / 32;

@@ -53,8 +53,11 @@ class Producer {
         bool built = C::handoff == Handoff::producer_counter;
         u32 slots = built && d.op == ProxyOp::put_signal ? 2 : 1;
         u64 at = 0;
-        if (GIC_SELDOM(!starts(is_refused(d), slots, &at))) {
-            if (is_refused(d)) return {0, Failure::of(refuse(d), ring_.qpn)};
+        bool refused = is_refused(d);
+        // A slot that is reserved of a shared ring must be filled; where nothing is lost, one branch serves both.
+        if (C::shared && GIC_SELDOM(refused)) return {0, Failure::of(refuse(d), ring_.qpn)};
+        if (GIC_SELDOM(refused | !reserve(slots, &at))) {
+            if (refused) return {0, Failure::of(refuse(d), ring_.qpn)};
             Failure f = await_space(at, slots);
             if (!f.ok()) return {0, f};
         }
@@ -163,13 +166,6 @@ class Producer {
         }
     }
 
-    GIC_FN bool starts(bool refused, u32 slots, u64* at) {
-        if constexpr (C::shared)
-            return !refused && reserve(slots, at);
-        else
-            return !refused & reserve(slots, at);
-    }
-
     // Distances of positions fit 32 bits where one thread pushes.
     GIC_FN bool fits(u64 at, u32 slots, u64 tail) const {
         if constexpr (C::shared)
@@ -181,7 +177,7 @@ class Producer {
     // False where there is no room yet, as far as it is known: `await_space` then looks again.
     GIC_FN bool reserve(u32 slots, u64* at) {
         if constexpr (C::shared) {
-            *at = mem::fetch_add<Scope::gpu>(&ring_.state->head, static_cast<u64>(slots));
+            *at = mem::fetch_add_relaxed<Scope::gpu>(&ring_.state->head, static_cast<u64>(slots));
         } else {
             *at = own_.head;
         }
