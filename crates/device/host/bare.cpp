@@ -7,7 +7,8 @@ namespace {
 
 template <kernels::Op O>
 bool by_choice(const RunTimeChoice& c, const kernels::LatencyArgs& a) {
-    if (c.sharing != 0 || c.cq_kind != 1 || c.ringing != 0 || c.signalling != 0 || c.transport != 0 || c.checked)
+    if (c.sharing != 0 || c.cq_kind != 1 || c.ringing != 0 || c.signalling != 0 || c.transport != 0 ||
+        c.checked)
         return false;
     return with<kHostOrders>(c.order, [&](auto order) {
         return with<kCqLoads>(c.cq_load, [&](auto load) {

@@ -22,6 +22,27 @@ GIC_FN void write_payload(u64 address, u32 bytes, u64 value) {
     }
 }
 
+// Slots of one thread: operation i of `ops` goes to slot i mod `slots`, and has the value first + i.
+struct ThreadSlots {
+    u64 at;  // address of the first
+    u64 slots;
+    u64 stride;
+    u64 ops;
+    u64 first;
+};
+
+// Marks each slot with the value of the last operation that goes to it, for the NIC to read whenever it likes: all
+// operations on a slot carry that mark, so that nothing is stored while they are timed. Lane `lane` of `lanes` does
+// its share.
+GIC_COLD inline void mark_slots(const ThreadSlots& s, u32 bytes, u32 lane, u32 lanes) {
+    u64 used = s.ops < s.slots ? s.ops : s.slots;
+    for (u64 slot = lane; slot < used; slot += lanes) {
+        u64 last = slot + (s.ops - 1 - slot) / s.slots * s.slots;
+        write_payload(s.at + slot * s.stride, bytes, s.first + last);
+    }
+    mem::fence<Scope::system>();
+}
+
 // Threads of a kernel. A host thread is one of them by itself; on a GPU a thread, or a warp where lanes
 // work together.
 GIC_FN u32 gpu_thread() {
@@ -43,14 +64,13 @@ GIC_FN u64 shared_clock() {
 #endif
 }
 
-// Counts the caller in and waits until `threads` have been counted; a caller for whom that is 0 doesn't wait. The
-// threads must all run at once.
-GIC_FN Failure await_all(u32* arrived, u32 threads, u64 deadline, u32 thread) {
-    u32 before = mem::fetch_add<Scope::gpu>(arrived, 1u);
-    if (before + 1 >= threads) return {};
+// Counts the caller in, then waits until `threads` have been. All of them must run at once.
+GIC_FN Failure meet(u32* arrived, u32 threads, u64 deadline, u32 thread) {
+    u32 seen = mem::fetch_add<Scope::gpu>(arrived, 1u) + 1;
     Wait time(deadline);
-    while (mem::load_acquire<Scope::gpu>(arrived) < threads) {
+    while (static_cast<int>(seen - threads) < 0) {
         if (time.expired()) return Failure::of(Why::deadline_start, 0, thread);
+        seen = mem::load_acquire<Scope::gpu>(arrived);
     }
     return {};
 }

@@ -98,8 +98,8 @@ struct ProxyRateArgs {
     u64 ops;     // a thread, warm-up included
     u64 warmup;  // a thread
     u64 window;  // at least 2
-    u64 first;   // operation i of thread t marks its payload with first + t * ops + i
-    u64 slots;
+    u64 first;   // operation i of thread t has the value first + t * ops + i
+    u64 slots;  // each is marked, before the first push, with the value of the last operation that goes to it
     u64 stride;
     u64 local;     // address of the channels' local region
     u64* start;    // shared clock: warm-up done, one a thread
@@ -112,7 +112,9 @@ template <class C>
 GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
     if (!has_ring<C>(thread, a.rings, a.failure)) return;
     Failure failure;
-    u64 value = a.first + thread * a.ops;
+    ThreadSlots mine = {a.local + thread * a.slots * a.stride, a.slots, a.stride, a.ops,
+                        a.first + thread * a.ops};
+    mark_slots(mine, a.bytes, 0, 1);
     u64 half = a.window / 2;
     u32 first = thread % a.rings, ring = first;
     u64 slot = 0;
@@ -126,8 +128,6 @@ GIC_FN void proxy_rate(const ProxyRateArgs& a, u32 thread) {
         if (pushed > half) failure = producer.wait(pushed - half).failure;
         for (u64 b = 0; b < burst && failure.ok(); b++, i++) {
             u64 offset = (thread * a.slots + slot) * a.stride;
-            write_payload(a.local + offset, a.bytes, value + i);
-            settle_payload<C>();
             failure = push_slot<C, ProxyOp::put>(producer, channel, a.bytes, offset).failure;
             if (++slot == a.slots) slot = 0;
             if (++channel == a.channels) channel = 0;

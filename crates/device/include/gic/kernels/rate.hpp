@@ -59,13 +59,10 @@ class Place {
   public:
     GIC_FN Place(const RateArgs& a, u32 thread)
         : slots_(static_cast<u32>(a.slots)), stride_(static_cast<u32>(a.stride)),
-          base_(thread * a.slots * a.stride),
-          value_(a.first + thread * a.ops) {}
+          base_(thread * a.slots * a.stride), value_(a.first + thread * a.ops) {}
 
     // Of the operation that is `ahead` ones further on.
-    GIC_FN u64 offset(u32 ahead = 0) const {
-        return base_ + static_cast<u64>(wrap(slot_ + ahead)) * stride_;
-    }
+    GIC_FN u64 offset(u32 ahead = 0) const { return base_ + static_cast<u64>(wrap(slot_ + ahead)) * stride_; }
     GIC_FN u64 value(u32 ahead = 0) const { return value_ + ahead; }
     GIC_FN void go(u32 by) {
         slot_ = wrap(slot_ + by);
@@ -87,23 +84,6 @@ class Place {
     u64 value_;
 };
 
-// Marks the thread's slots where the payload is read from memory.
-template <Body B>
-GIC_COLD void mark_slots(const RateArgs& a, u32 thread, const Warp& warp) {
-    if constexpr (B == Body::put || B == Body::put_inline) {
-        u64 used = a.ops < a.slots ? a.ops : a.slots;
-        warp.each([&](u32 lane, u32) {
-            for (u64 slot = lane; slot < used; slot += warp.count()) {
-                u64 last = slot + (a.ops - 1 - slot) / a.slots * a.slots;
-                u64 at = (thread * a.slots + slot) * a.stride;
-                write_payload(a.local.address + at, a.bytes, a.first + thread * a.ops + last);
-            }
-            mem::fence<Scope::system>();
-        });
-        warp.sync();
-    }
-}
-
 // One batch; returns its failure, to every lane.
 template <class C, Body B, u32 Lanes>
 GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, Place& place, const Warp& warp) {
@@ -117,7 +97,8 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, Place& place
         auto post = [&](const Warp& part) {
             if constexpr (B == Body::put_value) {
                 auto what = [&](u32 lane) {
-                    return WarpValue{{a.remote.address + place.offset(lane), a.remote.rkey}, place.value(lane)};
+                    return WarpValue{{a.remote.address + place.offset(lane), a.remote.rkey},
+                                     place.value(lane)};
                 };
                 return endpoint.put_value_warp(part, what, how).failure;
             } else {
@@ -182,17 +163,14 @@ GIC_COLD Failure quiet_own(const RateArgs& a, u32 first, u32 step, const Warp& w
     return failure;
 }
 
-// The threads' common start. One that has failed is counted, and doesn't wait.
-GIC_COLD inline Failure start_together(const RateArgs& a, u32 thread, const Warp& warp, u64 deadline, bool failed) {
-    Failure failure{warp.elect([&]() -> u64 {
-        if (a.arrived != nullptr) {
-            Failure f = await_all(a.arrived, failed ? 0 : a.threads, deadline, thread);
-            if (!f.ok()) return f.bits;
-        }
-        if (!failed) a.start[thread] = shared_clock();
-        return 0;
+// The threads' common start; the first lane waits for all.
+GIC_COLD inline Failure start_together(const RateArgs& a, u32 thread, const Warp& warp, u64 deadline) {
+    return {warp.elect([&] {
+        Failure f;
+        if (a.arrived != nullptr) f = meet(a.arrived, a.threads, deadline, thread);
+        a.start[thread] = shared_clock();
+        return f.bits;
     })};
-    return failure;
 }
 
 template <class C, Body B, u32 Lanes>
@@ -206,7 +184,12 @@ GIC_FN void rate_of(const RateArgs& a, u32 thread) {
     if (first_qp >= a.qps) {
         failure = Failure::of(Why::too_large, 0, thread);
     } else {
-        mark_slots<B>(a, thread, warp);
+        if constexpr (B == Body::put || B == Body::put_inline) {
+            u64 at = a.local.address + thread * a.slots * a.stride;
+            ThreadSlots mine = {at, a.slots, a.stride, a.ops, a.first + thread * a.ops};
+            warp.each([&](u32 lane, u32) { mark_slots(mine, a.bytes, lane, warp.count()); });
+            warp.sync();
+        }
         Place place(a, thread);
         u64 deadline = a.qp[first_qp].deadline;
         u32 own = (a.qps - first_qp + step - 1) / step;
@@ -219,7 +202,7 @@ GIC_FN void rate_of(const RateArgs& a, u32 thread) {
             for (; i < end && failure.ok(); i += a.batch) {
                 if (GIC_SELDOM(i == a.warmup)) {
                     started = true;
-                    failure = start_together(a, thread, warp, deadline, false);
+                    failure = start_together(a, thread, warp, deadline);
                     if (!failure.ok()) break;
                 }
                 failure = post_batch<C, B, Lanes>(a, endpoint, place, warp);
@@ -230,8 +213,9 @@ GIC_FN void rate_of(const RateArgs& a, u32 thread) {
         }
         if (failure.ok() && a.quiet != 0) failure = quiet_own<C>(a, first_qp, step, warp);
     }
-    if (!started) start_together(a, thread, warp, 0, true);
     warp.lead([&] {
+        // Nobody waits for one that will never start.
+        if (!started && a.arrived != nullptr) mem::fetch_add<Scope::gpu>(a.arrived, 1u);
         a.end[thread] = shared_clock();
         a.failure[thread] = failure.bits;
     });
