@@ -399,3 +399,27 @@ fn the_largest_and_the_smallest_lengths_are_accepted() {
     assert_eq!(queue.post(1, Post { op: PUT_INLINE, local, bytes: 284, ..POST }, None), Ok(1));
     assert_eq!(queue.state.reserved, 5);
 }
+
+#[test]
+fn inline_data_is_the_same_from_any_alignment() {
+    for bytes in (1..=40).chain([63, 64, 100, 255, 256, 283, 284]) {
+        let payload: Vec<u8> = (0..bytes).map(|i| 1 + (i * 7 % 250) as u8).collect();
+        let mut expected = (0x8000_0000u32 | bytes).to_be_bytes().to_vec();
+        expected.extend(&payload);
+        expected.resize(expected.len().next_multiple_of(16), 0);
+        for offset in 0..8 {
+            let mut words = [u64::MAX; 40];
+            let buffer = words.as_mut_slice().as_mut_bytes();
+            buffer[offset..][..payload.len()].copy_from_slice(&payload);
+            let local = Local { address: buffer.as_ptr() as u64 + offset as u64, lkey: 0 };
+            // The last blocks of a lap and the first of the next.
+            let start = (1 << LOG_BLOCKS) - 2;
+            let mut queue = Queue::starting_at(start);
+            let post = Post { op: PUT_INLINE, local, bytes, ..POST };
+            assert!(queue.post(1, post, None).is_ok());
+            let wqe = queue.read(start, 32 + expected.len());
+            assert_eq!(wqe[32..], expected, "{bytes} bytes, {offset} past a multiple of 8");
+            assert_eq!(queue.written(), wqe.len(), "{bytes} bytes");
+        }
+    }
+}

@@ -8,17 +8,21 @@ use std::time::Duration;
 use device::choice::{Choice, CqKind, Order, Ringing, Sharing};
 use device::host::{Kernel, launch};
 use device::program::{Step, StepOp};
-use device::view::{Failure, RateArgs};
+use device::view::{Failure, RateArgs, Why};
 use rdma::Nic;
 use rdma::soft::Engine;
 use rig::{Options, Rig, STARTS, ringing};
 
 /// Each thread's operation i writes i + 1 to a slot of its own; gives the WQEs that the NIC executed.
 fn rate(rig: &Rig, threads: u32, ops: u64, batch: u32, lanes: u32) -> u64 {
+    rate_into(rig, threads, ops, ops, batch, lanes)
+}
+
+/// The same with fewer slots a thread: each must hold the last value that goes to it.
+fn rate_into(rig: &Rig, threads: u32, ops: u64, slots: u64, batch: u32, lanes: u32) -> u64 {
     let n = threads as usize;
     let (mut start, mut end, mut failure) = (vec![0u64; n], vec![0u64; n], vec![0u64; n]);
     let mut arrived = 0u32;
-    let slots = ops;
     let args = RateArgs {
         qp: rig.gda.views().as_ptr(),
         qps: 1,
@@ -50,8 +54,8 @@ fn rate(rig: &Rig, threads: u32, ops: u64, batch: u32, lanes: u32) -> u64 {
         assert_eq!(Failure::unpack(word), None, "{:?}", rig.choice);
     }
     for thread in 0..u64::from(threads) {
-        for i in 0..ops {
-            let seen = rig.far_word((thread * slots + i) * 8);
+        for i in ops.saturating_sub(slots)..ops {
+            let seen = rig.far_word((thread * slots + i % slots) * 8);
             assert_eq!(
                 seen,
                 thread * ops + i + 1,
@@ -150,6 +154,83 @@ fn whole_warps_post_at_once() {
             }
         }
     }
+}
+
+#[test]
+fn every_slot_ends_with_the_last_value_that_goes_to_it() {
+    const OPS: u64 = 320;
+    for lanes in [1, 32] {
+        // Also fewer slots than a warp has lanes.
+        for slots in [1, 5, 31, 33, 100] {
+            let choice = ringing(Choice::default(), Ringing::EveryNth);
+            let rig = tiny(choice, 6, STARTS[1], Engine::Stepped, 8 * OPS as usize);
+            let wqes = rate_into(&rig, 1, OPS, slots, 20, lanes);
+            assert!((OPS..=OPS + 1).contains(&wqes), "{wqes}: {lanes} lanes, {slots} slots");
+        }
+    }
+}
+
+/// The rate kernel's failures, where nothing drives the NIC and nothing is waited for at the end.
+fn undriven(rig: &Rig, threads: u32, ops: u64, mut arrived: u32) -> Vec<Option<Why>> {
+    let n = threads as usize;
+    let (mut start, mut end, mut failure) = (vec![0u64; n], vec![0u64; n], vec![0u64; n]);
+    let args = RateArgs {
+        qp: rig.gda.views().as_ptr(),
+        qps: 1,
+        threads,
+        batch: 4,
+        nth: 4,
+        force: 0,
+        is_get: 0,
+        bytes: 8,
+        lanes: 1,
+        is_inline: 1,
+        quiet: 0,
+        ops,
+        warmup: 0,
+        first: 1,
+        slots: ops,
+        stride: 8,
+        local: rig.local(0, 8),
+        remote: rig.remote(0, 8),
+        start: start.as_mut_ptr(),
+        end: end.as_mut_ptr(),
+        failure: failure.as_mut_ptr(),
+        arrived: &raw mut arrived,
+    };
+    // SAFETY: the arguments' memory outlives the launch.
+    unsafe { launch(&rig.choice, Kernel::Rate(&args), &[], None) }.unwrap();
+    for thread in 0..n {
+        assert!(failure[thread] != 0 || start[thread] <= end[thread]);
+    }
+    failure.into_iter().map(|word| Failure::unpack(word).map(|f| f.why)).collect()
+}
+
+#[test]
+fn without_a_quiet_a_queue_that_holds_everything_waits_for_nothing() {
+    let choice = ringing(Choice::default(), Ringing::EveryNth);
+    let rig = tiny(choice, 6, STARTS[1], Engine::Stepped, 4096);
+    assert_eq!(undriven(&rig, 1, 64, 0), [None]);
+    rig.settle();
+    assert_eq!(rig.wqes(), 64);
+}
+
+#[test]
+fn a_thread_that_has_no_queue_pair_keeps_no_other_from_starting() {
+    let choice = ringing(Choice::default(), Ringing::EveryNth);
+    let rig = tiny(choice, 6, 0, Engine::Stepped, 4096);
+    assert_eq!(undriven(&rig, 2, 8, 0), [None, Some(Why::TooLarge)]);
+}
+
+#[test]
+fn a_launch_that_is_never_complete_is_a_deadline() {
+    let choice = ringing(Choice::default(), Ringing::EveryNth);
+    let deadline = Duration::from_millis(20);
+    let rig = Rig::new(Options { choice, deadline, ..Options::default() });
+    // The count begins below 0: as if some had never come.
+    assert_eq!(undriven(&rig, 1, 8, 0u32.wrapping_sub(5)), [Some(Why::DeadlineStart)]);
+    rig.settle();
+    assert_eq!(rig.wqes(), 0);
 }
 
 /// The values that fetch-and-adds of 1 leave are a permutation of 0, 1, 2, … exactly if each was executed once.
