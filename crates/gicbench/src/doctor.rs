@@ -9,8 +9,10 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::cpus::{Cpus, EngineChoice};
+use crate::gpu;
 use crate::machine::{field, kibibytes};
 use crate::platform::{Platform, names};
+use crate::point::Submitter;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,7 +54,8 @@ pub fn examine(platform: &Platform) -> Vec<Finding> {
     findings.push(memlock());
     findings.push(huge_pages(&meminfo));
     findings.push(clock());
-    findings.push(gpu(platform));
+    findings.push(gpus(platform));
+    findings.extend(gpu_clock(platform));
     findings.push(libraries(
         "libcuda",
         &["libcuda.so.1"],
@@ -341,18 +344,47 @@ fn instant_clock() -> (Duration, Duration) {
     (least, (last - start) / READINGS)
 }
 
-fn gpu(platform: &Platform) -> Finding {
+fn gpus(platform: &Platform) -> Finding {
     if platform.gpus.is_empty() {
-        finding(
+        return finding(
             "GPU",
             Level::Note,
             "no /dev/nvidia0",
             "device code runs on CPU threads in a GPU's place: its times are a stand-in's",
         )
-        .advise("run on a machine with an NVIDIA GPU and its driver; in a container, pass it in")
-    } else {
-        finding("GPU", Level::Ok, platform.gpus.join(", "), "GPU-side times can be real ones")
+        .advise("run on a machine with an NVIDIA GPU and its driver; in a container, pass it in");
     }
+    let shown = platform.describe_gpus().join(", ");
+    match platform.submitter(Submitter::Cuda) {
+        Ok(()) => finding("GPU", Level::Ok, shown, "GPU-side times are real ones"),
+        Err(reason) => finding(
+            "GPU",
+            Level::Warn,
+            shown,
+            "it is there, but kernels can't be compiled or run: CPU threads would stand in for it",
+        )
+        .advise(&reason),
+    }
+}
+
+/// What the GPU's clocks are worth; nothing without a GPU.
+fn gpu_clock(platform: &Platform) -> Option<Finding> {
+    platform.submitter(Submitter::Cuda).ok()?;
+    let clock = gpu::open().ok()?.clock().ok()?;
+    let ns = 1e3 / clock.ticks_per_us;
+    let found = format!(
+        "{:.0} MHz as found, a reading costs {:.1} ns, its timer steps by {} ns",
+        clock.ticks_per_us,
+        clock.overhead as f64 * ns,
+        clock.timer_step_ns.unwrap_or(0),
+    );
+    let stable = clock.uncertainty < 0.001;
+    let means = if stable {
+        "each launch measures its clock's rate again"
+    } else {
+        "the clock moved between launches: times of different launches are of different clocks"
+    };
+    Some(finding("GPU clock", if stable { Level::Ok } else { Level::Note }, found, means))
 }
 
 fn rdma(platform: &Platform) -> Finding {
