@@ -14,26 +14,27 @@ trap 'rm -f "$skips"' EXIT
 export GICBENCH_SKIP_LOG=$skips
 step() { printf '\n== %s\n' "$*"; }
 
-# NVRTC and clang-format come from PyPI into a folder of this checkout.
+# NVRTC, the disassembler and clang-format come from PyPI into a folder of this checkout.
 venv=target/tools
-if [ ! -e "$venv/.ready-1" ]; then
-    step "fetching NVRTC and clang-format"
+if [ ! -e "$venv/.ready-2" ]; then
+    step "fetching NVRTC, nvdisasm and clang-format"
     mkdir -p target
     if python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check \
-        nvidia-cuda-nvrtc==13.0.88 clang-format==20.1.8; then
-        touch "$venv/.ready-1"
+        nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvdisasm==13.2.51 clang-format==20.1.8; then
+        touch "$venv/.ready-2"
     else
         echo "no NVRTC: PyPI or python3-venv can't be had here" | tee -a "$skips"
     fi
 fi
-if [ -e "$venv/.ready-1" ]; then
+if [ -e "$venv/.ready-2" ]; then
     GICBENCH_NVRTC_DIR=$(dirname "$(find "$PWD/$venv" -name libnvrtc.so.13 | head -n 1)")
-    export GICBENCH_NVRTC_DIR GICBENCH_REQUIRE_NVRTC=1
+    GICBENCH_NVDISASM=$(find "$PWD/$venv" -name nvdisasm -type f | head -n 1)
+    export GICBENCH_NVRTC_DIR GICBENCH_NVDISASM GICBENCH_REQUIRE_NVRTC=1
 fi
 
 step "formats"
 cargo fmt --all --check
-if [ -e "$venv/.ready-1" ]; then
+if [ -e "$venv/.ready-2" ]; then
     git ls-files '*.hpp' '*.cpp' | xargs "$venv/bin/clang-format" --dry-run --Werror
 fi
 

@@ -70,11 +70,10 @@ pub(crate) fn unit(header: &str, args: &str, declarations: &str, body: &str) -> 
 /// The CUDA C++ translation unit of one kernel with one choice.
 #[must_use]
 pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
+    // Launched as one thread. A condition on the thread would have the compiler guard every branch of the operation
+    // against threads that part, within its times.
     let single = |kernel: &str, op: Op| {
-        format!(
-            "if (gic::kernels::gpu_thread() == 0) gic::kernels::{kernel}<C, gic::kernels::Op::{}>(a);",
-            op.cpp()
-        )
+        format!("gic::kernels::{kernel}<C, gic::kernels::Op::{}>(a);", op.cpp())
     };
     let (header, args, body) = match kernel {
         KernelKind::Latency(op) => ("latency", "LatencyArgs", single("latency", op)),

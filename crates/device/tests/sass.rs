@@ -1,0 +1,210 @@
+//! What a GPU executes between the two clock readings of an operation, read from the machine code: no loads, no
+//! memory of the thread's own, and hardly more than the bare sequence. No GPU is needed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::path::PathBuf;
+use std::process::Command;
+
+use device::choice::{Choice, Order, Ringing, Signalling};
+use device::nvrtc::{Arch, NvrtcError, compile, load};
+use device::proxy::{ProxyChoice, ProxyOp, Publish};
+use device::source::{KernelKind, ProxyKernelKind, proxy_translation_unit, translation_unit};
+use device::view::Op;
+
+/// Names NVIDIA's disassembler. Otherwise a CUDA toolkit's is taken, or one on the path.
+const DISASSEMBLER_VAR: &str = "GICBENCH_NVDISASM";
+
+fn disassembler() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(DISASSEMBLER_VAR).map(PathBuf::from) {
+        assert!(named.is_file(), "{DISASSEMBLER_VAR} is {}, which isn't there", named.display());
+        return Some(named);
+    }
+    let toolkits = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    let roots = toolkits.map(PathBuf::from).chain([PathBuf::from("/usr/local/cuda")]);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = roots.map(|root| root.join("bin")).chain(std::env::split_paths(&path));
+    folders.map(|folder| folder.join("nvdisasm")).find(|file| file.is_file())
+}
+
+/// The disassembler, where both it and the compiler are there.
+fn tools() -> Option<PathBuf> {
+    match load() {
+        Ok(()) => {}
+        Err(NvrtcError::NotFound { .. })
+            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
+        {
+            eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
+            return None;
+        }
+        Err(e) => panic!("{e}"),
+    }
+    let found = disassembler();
+    if found.is_none() {
+        eprintln!("SKIPPED: nvdisasm is not installed; scripts/test.sh installs it");
+    }
+    found
+}
+
+/// A kernel's instructions, without their encodings, and where its labels are.
+struct Sass {
+    code: Vec<String>,
+    labels: HashMap<String, usize>,
+}
+
+impl Sass {
+    fn of(unit: &str, nvdisasm: &PathBuf) -> Self {
+        let cubin = compile(unit, Arch::SM_90).unwrap_or_else(|e| panic!("{e}"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), cubin).unwrap();
+        let output = Command::new(nvdisasm).arg("-c").arg(file.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let (mut code, mut labels) = (Vec::new(), HashMap::new());
+        for line in String::from_utf8(output.stdout).unwrap().lines().map(str::trim) {
+            if let Some(label) = line.strip_suffix(':') {
+                labels.insert(label.to_owned(), code.len());
+            } else if let Some((_, instruction)) =
+                line.strip_prefix("/*").and_then(|rest| rest.split_once("*/"))
+                && let Some((instruction, _)) = instruction.split_once(';')
+            {
+                code.push(instruction.split_whitespace().collect::<Vec<_>>().join(" "));
+            }
+        }
+        assert!(code.len() > 50, "{} instructions", code.len());
+        Self { code, labels }
+    }
+
+    fn count(&self, what: &[&str]) -> usize {
+        self.code.iter().filter(|i| what.contains(&name(i))).count()
+    }
+
+    /// Where an instruction may be followed: by the next one, by a branch's target, or by neither.
+    fn next(&self, at: usize) -> Vec<usize> {
+        let instruction = &self.code[at];
+        let conditional = instruction.starts_with('@');
+        let mut next = Vec::new();
+        match name(instruction) {
+            "BRA" => {
+                let target = instruction.split_once("`(").unwrap().1.trim_end_matches(')');
+                next.extend(self.labels.get(target));
+                if conditional || instruction.matches(", ").count() > 0 {
+                    next.push(at + 1);
+                }
+            }
+            // The sequence makes no calls: a path through one is that of a failure or of a full queue.
+            "CALL" | "EXIT" | "RET" | "BRX" => next.extend(conditional.then_some(at + 1)),
+            _ => next.push(at + 1),
+        }
+        next
+    }
+
+    /// For each clock reading from which another is reached through `stores` stores to memory that others see, the
+    /// fewest instructions between: what runs where nothing fails and nothing is waited for.
+    fn timed(&self, stores: usize) -> Vec<Vec<&str>> {
+        let clock = |at: usize| self.code[at].contains("SR_CLOCK");
+        let paths = (0..self.code.len()).filter(|at| clock(*at)).filter_map(|start| {
+            let mut before = HashMap::new();
+            let mut queue = BinaryHeap::from([Reverse((0, start + 1, 0, (usize::MAX, 0)))]);
+            while let Some(Reverse((length, at, seen, from))) = queue.pop() {
+                if at >= self.code.len() || before.contains_key(&(at, seen)) {
+                    continue;
+                }
+                before.insert((at, seen), from);
+                if clock(at) {
+                    if seen < stores {
+                        continue;
+                    }
+                    let mut path = Vec::new();
+                    let mut step = before[&(at, seen)];
+                    while step.0 != usize::MAX {
+                        path.push(self.code[step.0].as_str());
+                        step = before[&step];
+                    }
+                    path.reverse();
+                    return Some(path);
+                }
+                let strong =
+                    name(&self.code[at]).starts_with("STG") && self.code[at].contains("STRONG");
+                let now = stores.min(seen + usize::from(strong));
+                queue.extend(
+                    self.next(at)
+                        .into_iter()
+                        .map(|next| Reverse((length + 1, next, now, (at, seen)))),
+                );
+            }
+            None
+        });
+        paths.collect()
+    }
+}
+
+/// An instruction's name, without predicate and modifiers.
+fn name(instruction: &str) -> &str {
+    let words = instruction.trim_start_matches(|c: char| c == '@' || c == '!');
+    let words = if instruction.starts_with('@') { words.split_once(' ').unwrap().1 } else { words };
+    words.split([' ', '.']).next().unwrap()
+}
+
+fn count(path: &[&str], what: &[&str]) -> usize {
+    path.iter().filter(|i| what.contains(&name(i))).count()
+}
+
+const LOADS: &[&str] = &["LD", "LDG", "LDL", "ATOM", "ATOMG", "RED"];
+const LOCAL: &[&str] = &["LDL", "STL"];
+
+#[test]
+fn a_put_stores_its_wqe_record_and_doorbell_and_does_little_else() {
+    let Some(nvdisasm) = tools() else { return };
+    for (order, fences) in [(Order::None, 0), (Order::GpuRelease, 2), (Order::SystemFence, 2)] {
+        let choice = Choice { order, ..Choice::default() };
+        let bare = Sass::of(&translation_unit(KernelKind::Bare(Op::Put), &choice), &nvdisasm);
+        let put = Sass::of(&translation_unit(KernelKind::Latency(Op::Put), &choice), &nvdisasm);
+        assert_eq!(put.count(LOCAL), 0, "{order}: registers don't suffice");
+        let (bare, put) = (bare.timed(5), put.timed(5));
+        assert!(bare.len() == 1 && !put.is_empty(), "{order}: {} {}", bare.len(), put.len());
+        for path in bare.iter().chain(&put) {
+            assert_eq!(count(path, LOADS), 0, "{order}: {path:#?}");
+            assert_eq!(count(path, &["STG"]), 5, "{order}: {path:#?}");
+            assert_eq!(path.iter().filter(|i| i.starts_with("STG.E.128")).count(), 3, "{order}");
+            assert_eq!(count(path, &["MEMBAR"]), fences, "{order}: {path:#?}");
+        }
+        for path in &put {
+            // One branch for a bad length and a full queue, one around it, one to the clock.
+            assert!(count(path, &["BRA"]) <= 3, "{order}: {path:#?}");
+            let (own, least) = (path.len(), bare[0].len());
+            assert!(own <= least + 16, "{order}: {own}, bare {least}: {path:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_warp_posts_a_batch_from_registers() {
+    let Some(nvdisasm) = tools() else { return };
+    let choice = Choice {
+        ringing: Ringing::EveryNth,
+        signalling: Signalling::OnRequest,
+        ..Choice::default()
+    };
+    let rate = Sass::of(&translation_unit(KernelKind::Rate, &choice), &nvdisasm);
+    // What there is of local memory belongs to calls that are off the path.
+    assert!(rate.count(LOCAL) <= 16, "{}", rate.count(LOCAL));
+}
+
+#[test]
+fn a_posted_push_is_one_store() {
+    let Some(nvdisasm) = tools() else { return };
+    for (publish, fences) in [(Publish::Posted, 0), (Publish::Release, 1)] {
+        let choice = ProxyChoice { publish, ..ProxyChoice::default() };
+        let unit = proxy_translation_unit(ProxyKernelKind::Enqueue(ProxyOp::Put), &choice);
+        let push = Sass::of(&unit, &nvdisasm);
+        assert_eq!(push.count(LOCAL), 0);
+        // The shortest: the others lead over the end of an operation to the next one's begin.
+        let paths = push.timed(1);
+        let path = paths.iter().min_by_key(|path| path.len()).unwrap();
+        assert_eq!(count(path, LOADS), 0, "{path:#?}");
+        assert_eq!(count(path, &["STG"]), 1, "{path:#?}");
+        assert_eq!(count(path, &["MEMBAR"]), fences, "{path:#?}");
+        assert!(path.len() <= 40, "{}: {path:#?}", path.len());
+    }
+}
