@@ -299,6 +299,134 @@ fn derived_quantities_follow_from_their_points_and_are_left_out_without_them() {
     }
 }
 
+/// A measurement of an experiment that nobody has heard of.
+fn made_up(record: &Value, parameters: Value, p50: f64) -> Value {
+    row_like(record, "issue_us", |row| {
+        row["experiment"] = json!("made-up");
+        row["reference"] = json!(null);
+        row["parameters"] = parameters.clone();
+        row["p50"] = json!(p50);
+        row["p99"] = json!(null);
+    })
+}
+
+#[test]
+fn the_picture_follows_from_the_axes_that_vary() {
+    let record = shown();
+    let point = |load: u64, mode: &str| json!({"load": load, "mode": mode, "ops": 9, "warmup": 0, "duration_s": null});
+    let page_of = |loads: &[u64], modes: &[&str]| {
+        let mut rows = Vec::new();
+        for load in loads {
+            for mode in modes {
+                rows.push(made_up(&record, point(*load, mode), 1.0 + *load as f64));
+            }
+        }
+        let record = with_rows(rows);
+        let page = page(&[&record]);
+        assert_harmless(&page);
+        assert_complete(&page, &[&record]);
+        page
+    };
+    let lines = page_of(&[0, 1, 8, 64], &["plain", "fancy"]);
+    assert_eq!(pictures(&lines).len(), 1);
+    assert!(
+        lines.contains(">load (count)</text>") && lines.contains(">mode fancy</text>"),
+        "{lines}"
+    );
+
+    let bars = page_of(&[1, 2], &["plain", "fancy"]);
+    assert_eq!(pictures(&bars).len(), 1);
+    assert_eq!(bars.matches("class=\"bar\"").count() - 2, 4, "a bar each, beside the legend's two");
+
+    // More lines than colours are split into panels, and what a panel shares stands in its title.
+    let many: Vec<String> = (0..6).map(|mode| format!("mode-{mode}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let mut rows = Vec::new();
+    for load in [1, 2, 4] {
+        for mode in &many {
+            for queues in [1, 2] {
+                let mut parameters = point(load, mode);
+                parameters["qps"] = json!(queues);
+                rows.push(made_up(&record, parameters, load as f64));
+            }
+        }
+    }
+    let panels = page(&[&with_rows(rows)]);
+    assert_eq!(pictures(&panels).len(), 2);
+    assert!(panels.contains(">issue: qps 1</text>") && panels.contains(">issue: qps 2</text>"));
+}
+
+#[test]
+fn points_that_differ_in_nothing_are_all_there() {
+    let record = shown();
+    let parameters = json!({"payload": 8, "ops": 9, "warmup": 0, "duration_s": null});
+    let rows = (1..=3).map(|n| made_up(&record, parameters.clone(), f64::from(n))).collect();
+    let record = with_rows(rows);
+    let page = page(&[&record]);
+    assert_complete(&page, &[&record]);
+}
+
+#[test]
+fn the_load_beside_a_latency_and_what_a_kernel_takes_are_shown_where_a_record_has_them() {
+    let record = shown();
+    let loaded = |ctas: u64, queue: &str| {
+        row_like(&record, "put_completion_us", |row| {
+            row["experiment"] = json!("loaded");
+            row["parameters"] = json!({"payload": 8, "ctas": ctas, "probe-queue": queue, "pace": 0, "ops": 9,
+                "warmup": 0, "duration_s": null});
+            row["details"] = json!({"carried_mmsgs": ctas as f64 / 2.0});
+        })
+    };
+    let rate = |sharing: &str, registers: u64| {
+        row_like(&record, "rate_mmsgs", |row| {
+            row["experiment"] = json!("batching");
+            row["parameters"] = json!({"payload": 8, "sharing": sharing, "ops": 9, "warmup": 0, "duration_s": null});
+            row["details"] = json!({"registers": registers, "occupancy": 0.625});
+        })
+    };
+    let mut rows = vec![rate("exclusive", 40), rate("warp", 48)];
+    for queue in ["shared", "private"] {
+        rows.extend([0, 4, 64].map(|ctas| loaded(ctas, queue)));
+    }
+    let record = with_rows(rows);
+    let page = page(&[&record]);
+    assert_complete(&page, &[&record]);
+    assert!(page.contains("carried in the background (M msg/s)"));
+    assert!(
+        page.contains("registers a thread")
+            && page.contains(">48</td>")
+            && page.contains(">0.625</td>")
+    );
+}
+
+#[test]
+fn a_transport_is_compared_with_the_bare_sequence_at_the_same_point() {
+    let record = shown();
+    let issue = |transport: &str, order: &str, p50: f64| {
+        row_like(&record, "issue_us", |row| {
+            row["transport"] = json!(transport);
+            row["parameters"]["order"] = json!(order);
+            row["p50"] = json!(p50);
+            row["reference"] = json!(null);
+            if transport == "bare" {
+                row["parameters"].as_object_mut().unwrap().remove("cq");
+            }
+        })
+    };
+    let text = markdown(&with_rows(vec![
+        issue("mini-gda", "gpu-release", 0.66),
+        issue("bare", "gpu-release", 0.60),
+        issue("bare", "none", 0.1),
+    ]));
+    let line = text.lines().find(|line| line.contains("over the bare sequence's")).expect("a line");
+    assert!(line.contains("| 1.100 |"), "{text}");
+    let alone = markdown(&with_rows(vec![
+        issue("mini-gda", "gpu-release", 0.66),
+        issue("bare", "none", 0.1),
+    ]));
+    assert!(!alone.contains("over the bare sequence's"), "{alone}");
+}
+
 const HOSTILE: &str =
     "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\u{0}|`x`\n";
 
@@ -507,7 +635,16 @@ fn a_run_writes_its_own_page() {
     let html = folder.path("page.html");
     let output = Command::cargo_bin("gicbench")
         .expect("the binary")
-        .args(["run", "latency", "--transport", "mini-gda", "--op", "put", "--engine", "stepped"])
+        .args([
+            "run",
+            "latency",
+            "--transport",
+            "mini-gda,bare",
+            "--op",
+            "put",
+            "--engine",
+            "stepped",
+        ])
         .args(["-n", "64", "-w", "8", "--html"])
         .arg(&html)
         .output()
@@ -515,6 +652,10 @@ fn a_run_writes_its_own_page() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page = fs::read_to_string(&html).unwrap();
     assert_harmless(&page);
-    assert_eq!(values(&page, "data-row").len(), 3);
-    assert_eq!(values(&page, "data-mark").len(), 3);
+    assert_eq!(values(&page, "data-row").len(), 5);
+    assert_eq!(values(&page, "data-mark").len(), 5);
+    // What follows from several rows stands below them, as comments.
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let derived = table.lines().find(|line| line.contains("issue over the bare sequence's"));
+    assert!(derived.is_some_and(|line| line.starts_with('#')), "{table}");
 }

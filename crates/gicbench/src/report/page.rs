@@ -56,6 +56,9 @@ pub(super) fn page(sources: &[Source], registry: &Registry, published: &Publishe
     summary::figures(&mut page, sources, &all, published);
     summary::derived(&mut page, sources, published);
     about::missing(&mut page, sources);
+    if !all.is_empty() {
+        summary::legend(&mut page);
+    }
     for (number, experiment) in experiments.iter().enumerate() {
         let id = format!("experiment-{}", number + 1);
         let entries: Vec<Entry> = all
@@ -127,7 +130,7 @@ fn section(
     rows::resources(page, entries);
     section_notes(page, experiment, sources, entries);
     if !entries.is_empty() {
-        rows::rows(page, entries, sources.len() > 1);
+        rows::rows(page, entries);
     }
     page.close();
 }
@@ -170,7 +173,7 @@ fn section_notes(
     let mut figures: Vec<(&str, Vec<String>)> = Vec::new();
     for figure in entries.iter().filter_map(|entry| entry.row.reference.as_ref()) {
         let (value, unit) = (words::printed(figure.value), words::unit(&figure.unit));
-        let one = format!("{value} {unit} {}", figure.what);
+        let one = format!("{value} {unit} ({})", figure.what);
         match figures.iter_mut().find(|(source, _)| *source == figure.source) {
             Some((_, of_source)) if of_source.contains(&one) => {}
             Some((_, of_source)) => of_source.push(one),

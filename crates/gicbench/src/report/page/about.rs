@@ -217,7 +217,10 @@ pub(super) fn plain(value: &Json) -> String {
         Json::Bool(true) => "yes".to_owned(),
         Json::Bool(false) => "no".to_owned(),
         Json::String(text) => text.clone(),
-        Json::Number(number) => number.to_string(),
+        Json::Number(number) => match number.as_f64() {
+            Some(value) if !number.is_u64() && !number.is_i64() => words::number(value),
+            _ => number.to_string(),
+        },
         Json::Array(items) if items.is_empty() => "none".to_owned(),
         Json::Array(items) => match runs(items) {
             Some(runs) => runs,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::about::plain;
-use crate::report::entry::{Coordinate, Entry, MACHINE, grouped, varying};
+use crate::report::entry::{Coordinate, Entry, grouped, varying};
 use crate::report::markup::Markup;
 use crate::report::notes;
 use crate::report::words::{self, NONE};
@@ -67,46 +67,37 @@ pub(super) fn resources(page: &mut Markup, entries: &[Entry]) {
     page.close();
 }
 
-/// Coordinates that have columns whether or not they vary.
-const ALWAYS: [&str; 3] = ["transport", "submitter", "nic"];
-
 /// Writes the table, folded.
-pub(super) fn rows(page: &mut Markup, entries: &[Entry], several: bool) {
-    let varying = varying(entries);
-    let mut columns: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
-    if several {
-        columns.insert(0, MACHINE.to_owned());
-    }
-    columns.extend(varying.into_iter().filter(|name| !columns.contains(name)).collect::<Vec<_>>());
-    let facts: Vec<BTreeMap<String, String>> = entries.iter().map(facts).collect();
-    let common: BTreeMap<String, String> = facts
-        .first()
-        .into_iter()
-        .flatten()
-        .filter(|(name, value)| facts.iter().all(|one| one.get(*name) == Some(value)))
-        .map(|(name, value)| (name.clone(), value.clone()))
+pub(super) fn rows(page: &mut Markup, entries: &[Entry]) {
+    let columns = varying(entries);
+    let facts: Vec<Facts> = entries.iter().map(facts).collect();
+    let common = common(entries, &facts);
+    let shared = |entry: &Entry, name: &String| {
+        common.iter().any(|(transport, of_it)| {
+            *transport == entry.row.point.transport && of_it.contains_key(name)
+        })
+    };
+    let own: Vec<Facts> = entries
+        .iter()
+        .zip(facts)
+        .map(|(entry, facts)| facts.into_iter().filter(|(name, _)| !shared(entry, name)).collect())
         .collect();
-    let differing = facts.iter().any(|one| one.len() > common.len());
+    let differing = own.iter().any(|facts| !facts.is_empty());
 
     page.open("details", &[("class", &"data")]);
     page.element("summary", &[], &words::counted(entries.len(), "measurement"));
-    let fixed = fixed(entries, &columns);
-    if !fixed.is_empty() {
-        page.element("p", &[("class", &"sub")], &format!("At every point: {}.", fixed.join(", ")));
+    page.open("ul", &[("class", &"notes")]);
+    page.element("li", &[], &format!("At every point: {}.", fixed(entries, &columns).join(", ")));
+    for (transport, facts) in common.iter().filter(|(_, facts)| !facts.is_empty()) {
+        page.element("li", &[], &format!("Every measurement of {transport}: {}.", joined(facts)));
     }
-    if !common.is_empty() {
-        page.element(
-            "p",
-            &[("class", &"sub")],
-            &format!("Of every measurement: {}.", joined(&common)),
-        );
-    }
+    page.close();
     page.open("div", &[("class", &"scroll")]);
     page.open("table", &[("class", &"rows")]);
     page.open("thead", &[]);
     page.open("tr", &[]);
     for name in &columns {
-        let unit = if name == "payload" { " (B)" } else { "" };
+        let unit = if words::is_bytes(name) { " (B)" } else { "" };
         page.element("th", &[("scope", &"col")], &format!("{name}{unit}"));
     }
     for (name, class) in HEADS.iter().take(HEADS.len() - usize::from(!differing)) {
@@ -115,15 +106,10 @@ pub(super) fn rows(page: &mut Markup, entries: &[Entry], several: bool) {
     page.close();
     page.close();
     page.open("tbody", &[]);
-    for (entry, facts) in entries.iter().zip(&facts) {
+    for (entry, facts) in entries.iter().zip(&own) {
         row(page, entry, &columns);
         if differing {
-            let own: BTreeMap<String, String> = facts
-                .iter()
-                .filter(|(name, _)| !common.contains_key(*name))
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect();
-            page.element("td", &[("class", &"facts")], &joined(&own));
+            page.element("td", &[("class", &"facts")], &joined(facts));
         }
         page.close();
         page.line();
@@ -134,13 +120,35 @@ pub(super) fn rows(page: &mut Markup, entries: &[Entry], several: bool) {
     page.close();
 }
 
+/// What the record says of a measurement beside its numbers: names and values.
+type Facts = BTreeMap<String, String>;
+
+/// The facts that all measurements of a transport share.
+fn common<'a>(entries: &[Entry<'a>], facts: &[Facts]) -> Vec<(&'a str, Facts)> {
+    let transports = grouped(entries, |entry| entry.row.point.transport.as_str());
+    let names = transports.into_iter().map(|(transport, _)| transport);
+    let of = |transport: &str| {
+        let all = entries.iter().zip(facts);
+        let of_it = all.filter(|(entry, _)| entry.row.point.transport == transport);
+        let mut shared: Option<Facts> = None;
+        for (_, facts) in of_it {
+            match &mut shared {
+                None => shared = Some(facts.clone()),
+                Some(shared) => shared.retain(|name, value| facts.get(name) == Some(value)),
+            }
+        }
+        shared.unwrap_or_default()
+    };
+    names.map(|transport| (transport, of(transport))).collect()
+}
+
 const HEADS: &[(&str, &str)] = &[
     ("metric", ""),
     ("unit", ""),
     ("samples", "n"),
     ("min", "n"),
     ("p50", "n"),
-    ("95 % of p50", "n"),
+    ("95 % interval of p50", "n"),
     ("p90", "n"),
     ("p99", "n"),
     ("p99.9", "n"),
@@ -155,13 +163,15 @@ const HEADS: &[(&str, &str)] = &[
 
 /// Parameters that are the same wherever there are any; with the transport, where the others have none.
 fn fixed(entries: &[Entry], columns: &[String]) -> Vec<String> {
-    let mut names: Vec<&String> = Vec::new();
-    for name in entries.iter().flat_map(|entry| entry.row.point.parameters.keys()) {
-        if !columns.contains(name) && !names.contains(&name) {
+    let mut names: Vec<&str> = Vec::new();
+    let parameters = entries.iter().flat_map(|entry| entry.row.point.parameters.keys());
+    for name in ["transport", "submitter", "nic"].into_iter().chain(parameters.map(String::as_str))
+    {
+        if !columns.iter().any(|column| column == name) && !names.contains(&name) {
             names.push(name);
         }
     }
-    let one = |name: &String| {
+    let one = |name: &str| {
         let with = |entry: &&Entry| entry.coordinate(name).is_some();
         let entry = entries.iter().find(with)?;
         let value = entry.show(name);
@@ -211,8 +221,7 @@ fn row(page: &mut Markup, entry: &Entry, columns: &[String]) {
     page.element("td", &[("class", &"letters")], &notes::letters(row));
 }
 
-/// What the record says of a measurement beside its numbers.
-fn facts(entry: &Entry) -> BTreeMap<String, String> {
+fn facts(entry: &Entry) -> Facts {
     let row = entry.row;
     let mut facts: BTreeMap<String, String> =
         row.details.iter().map(|(name, value)| (name.replace('_', " "), plain(value))).collect();
@@ -231,7 +240,7 @@ fn facts(entry: &Entry) -> BTreeMap<String, String> {
     facts
 }
 
-fn joined(facts: &BTreeMap<String, String>) -> String {
+fn joined(facts: &Facts) -> String {
     let all = facts.iter().map(|(name, value)| format!("{name}: {value}"));
     all.collect::<Vec<_>>().join("; ")
 }

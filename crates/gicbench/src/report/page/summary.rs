@@ -97,7 +97,6 @@ pub(super) fn figures(page: &mut Markup, sources: &[Source], all: &[Entry], publ
     }
     page.element("li", &[], &format!("Published: {}.", published.source()));
     page.close();
-    legend(page);
 }
 
 /// A row that names the transport of those below it.
@@ -188,7 +187,7 @@ pub(super) fn derived(page: &mut Markup, sources: &[Source], published: &Publish
 }
 
 /// How the pictures are read.
-fn legend(page: &mut Markup) {
+pub(super) fn legend(page: &mut Markup) {
     page.open("div", &[("class", &"legend")]);
     swatch(page, "measured, median", |svg| bar(svg, "currentColor"));
     swatch(page, "a stand-in (S)", |svg| bar(svg, "url(#hatch-0)"));
