@@ -141,8 +141,10 @@ impl Sass {
 
 /// An instruction's name, without predicate and modifiers.
 fn name(instruction: &str) -> &str {
-    let words = instruction.trim_start_matches(|c: char| c == '@' || c == '!');
-    let words = if instruction.starts_with('@') { words.split_once(' ').unwrap().1 } else { words };
+    let words = match instruction.strip_prefix('@') {
+        Some(predicated) => predicated.split_once(' ').unwrap().1,
+        None => instruction,
+    };
     words.split([' ', '.']).next().unwrap()
 }
 
