@@ -60,7 +60,7 @@ impl Request {
                         nearest: nearest(file, ["quick", "full"]),
                     });
                 }
-                let blocks = suite_file(Path::new(file), &command_line)?;
+                let blocks = suite_file(Path::new(file), &command_line, args, platform)?;
                 plan(&blocks, Suite::Full, registry)?
             }
         };
@@ -182,6 +182,8 @@ struct SuiteFile {
 struct SuiteRun {
     experiments: Vec<String>,
     transport: Option<String>,
+    submitter: Option<String>,
+    nic: Option<String>,
     ops: Option<u64>,
     warmup: Option<u64>,
     duration: Option<String>,
@@ -190,7 +192,12 @@ struct SuiteRun {
 }
 
 /// Reads a suite file. What the command line says, too, replaces what the file says.
-fn suite_file(path: &Path, command_line: &Block) -> Result<Vec<Block>, UsageError> {
+fn suite_file(
+    path: &Path,
+    command_line: &Block,
+    args: &RunArgs,
+    platform: &Platform,
+) -> Result<Vec<Block>, UsageError> {
     let wrong = |why: String| UsageError::InputFile { path: path.to_owned(), why };
     let text = read(path).map_err(wrong)?;
     let file: SuiteFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -213,12 +220,20 @@ fn suite_file(path: &Path, command_line: &Block) -> Result<Vec<Block>, UsageErro
             let transports = list(text, None).map_err(|error| wrong(error.to_string()))?;
             block.transports = Some(transports);
         }
+        if let (None, Some(text)) = (&args.submitter, &run.submitter) {
+            block.submitters = list(text, Some(platform.best_submitter()))
+                .map_err(|error| wrong(error.to_string()))?;
+        }
+        if let (None, Some(text)) = (&args.nic, &run.nic) {
+            block.nics = list(text, Some(platform.best_nic()))
+                .map_err(|error| wrong(error.to_string()))?;
+        }
         for (name, value) in run.axes {
             let axis = AxisId::by_name(&name).ok_or_else(|| {
                 let names = AXES.iter().map(|axis| axis.name);
                 wrong(format!(
-                    "a [[run]] has experiments, transport, ops, warmup, duration and axes, and no axis is \
-                     called '{name}'; nearest: {}",
+                    "a [[run]] has experiments, transport, submitter, nic, ops, warmup, duration and axes, and no \
+                     axis is called '{name}'; nearest: {}",
                     nearest(&name, names).join(", ")
                 ))
             })?;

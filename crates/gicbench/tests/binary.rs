@@ -19,6 +19,19 @@ fn stdout(assert: &Assert) -> String {
 }
 
 #[test]
+fn the_suites_of_the_repository_make_sense() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../suites");
+    let suites: Vec<_> = std::fs::read_dir(folder).expect("suites").flatten().collect();
+    assert!(!suites.is_empty());
+    for suite in suites {
+        let path = suite.path().display().to_string();
+        // A NIC that can't run: every point is planned, and none is measured.
+        let ran = gicbench(&["run", "--suite", &path, "--nic", "mlx5"]);
+        assert_eq!(ran.get_output().status.code(), Some(3), "{path}: {}", stderr(&ran));
+    }
+}
+
+#[test]
 fn bad_usage_is_2_and_says_what_would_do() {
     for (arguments, word) in [
         (&["run", "latncy"] as &[&str], "latency"),

@@ -38,7 +38,7 @@ impl Experiment for Bandwidth {
                 "8,16,32,64,128,256,512,1K,2K,4K,8K,16K,32K,64K,128K,256K,512K,1M",
             ),
             AxisUse::new(AxisId::Batch, "16", "16"),
-            AxisUse::new(AxisId::Profile, "cx7-ndr200", "cx7-ndr200").takes(&["cx7-ndr200"]),
+            AxisUse::new(AxisId::Profile, "cx7-ndr200", "cx7-ndr200"),
         ];
         AXES
     }
@@ -68,7 +68,8 @@ impl Experiment for Bandwidth {
             let choice = proxy::tuned("lap-parity", 1)?;
             let bytes = point.number_as(AxisId::Payload)?;
             let chain = point.number_as(AxisId::Batch)?;
-            let spec = proxy::Spec { virtual_time: true, chain, ..proxy::Spec::one(choice, bytes) };
+            let virtual_time = has_profile(point)?;
+            let spec = proxy::Spec { virtual_time, chain, ..proxy::Spec::one(choice, bytes) };
             let mut bench = proxy::Bench::new(ctx, point, spec)?;
             let (_, bandwidths) = bench.rate(ctx)?;
             let measured = with_share(Measurement::bandwidth(bandwidths), point);
@@ -81,14 +82,19 @@ impl Experiment for Bandwidth {
             ..Choice::default()
         };
         let mut spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
-        // No CPU moves bytes as fast as the link: the profile's time is computed, and says so.
-        spec.virtual_time = true;
+        // No CPU moves bytes as fast as the link: the profile's time is computed, and says so. Without a profile what
+        // is measured is how fast the engine copies.
+        spec.virtual_time = has_profile(point)?;
         let mut bench = Bench::new(ctx, point, spec)?;
         let get = point.word(AxisId::Op)? == "get";
         let posting = Posting { batch, nth: 1, force: true, warp: false, inline: false, get };
         let (_, bandwidths) = bench.rate(ctx, posting)?;
         Ok(vec![bench.finish(ctx, with_share(Measurement::bandwidth(bandwidths), point))?])
     }
+}
+
+fn has_profile(point: &Point) -> Result<bool, PointError> {
+    Ok(point.word(AxisId::Profile)? != "none")
 }
 
 /// Largest payload that the experiment moves.
