@@ -45,10 +45,42 @@ pub enum KernelKind {
     Latency(Op),
     /// The same by a bare, hand-written sequence: what mini-gda is measured against.
     Bare(Op),
-    /// Many operations.
+    /// Many operations, of any kind: which one the arguments say.
     Rate,
+    /// Many operations of one kind: what this kind takes of a multiprocessor, and no other's.
+    RateOf(Body),
     /// Request and reply.
     RoundTrip,
+}
+
+/// What a rate kernel posts, and who builds it (`gic::kernels::Body`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// Writes from memory, by one lane.
+    Put,
+    /// Writes from the WQE, by one lane.
+    PutInline,
+    /// Writes of 8 bytes from the WQE, by one lane.
+    PutValue,
+    /// Reads, by one lane.
+    Get,
+    /// Writes from memory, a lane a WQE.
+    WarpPut,
+    /// Writes of 8 bytes from the WQE, a lane a WQE.
+    WarpPutValue,
+}
+
+impl Body {
+    const fn cpp(self) -> (&'static str, u32) {
+        match self {
+            Self::Put => ("put", 1),
+            Self::PutInline => ("put_inline", 1),
+            Self::PutValue => ("put_value", 1),
+            Self::Get => ("get", 1),
+            Self::WarpPut => ("put", 32),
+            Self::WarpPutValue => ("put_value", 32),
+        }
+    }
 }
 
 /// Name of the entry point in every translation unit.
@@ -75,22 +107,27 @@ pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
     let single = |kernel: &str, op: Op| {
         format!("gic::kernels::{kernel}<C, gic::kernels::Op::{}>(a);", op.cpp())
     };
+    // One lane a warp, or all of it.
+    let many = |function: String| {
+        format!(
+            "gic::u32 warp = gic::kernels::gpu_thread() / gic::kWarp;\n    \
+             if (warp < a.threads && (a.lanes == gic::kWarp || threadIdx.x % gic::kWarp == 0))\n        \
+             gic::kernels::{function}(a, warp);"
+        )
+    };
     let (header, args, body) = match kernel {
         KernelKind::Latency(op) => ("latency", "LatencyArgs", single("latency", op)),
         KernelKind::Bare(op) => ("bare", "LatencyArgs", single("bare", op)),
-        // One lane a warp, or all of it.
-        KernelKind::Rate => (
-            "rate",
-            "RateArgs",
-            "gic::u32 warp = gic::kernels::gpu_thread() / gic::kWarp;\n    \
-             if (warp < a.threads && (a.lanes == gic::kWarp || threadIdx.x % gic::kWarp == 0))\n        \
-             gic::kernels::rate<C>(a, warp);"
-                .to_owned(),
-        ),
+        KernelKind::Rate => ("rate", "RateArgs", many("rate<C>".to_owned())),
+        KernelKind::RateOf(body) => {
+            let (body, lanes) = body.cpp();
+            ("rate", "RateArgs", many(format!("rate_of<C, gic::kernels::Body::{body}, {lanes}>")))
+        }
         KernelKind::RoundTrip => (
             "round_trip",
             "RoundTripArgs",
-            "if (threadIdx.x == 0 && blockIdx.x < 2) gic::kernels::round_trip<C>(a, blockIdx.x);".to_owned(),
+            "if (threadIdx.x == 0 && blockIdx.x < 2) gic::kernels::round_trip<C>(a, blockIdx.x);"
+                .to_owned(),
         ),
     };
     unit(header, args, &format!("using C = {};\n", choice.cpp()), &body)

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{bytes, grouped, list, load as load_json, number, segments, text, word};
 use device::choice::{Choice, CqKind, CqLoad, Order, Ringing, Sharing, Signalling, Transport};
 use device::nvrtc::{Arch, NvrtcError, compile, load};
-use device::source::{ENTRY, KernelKind, calibration_unit, translation_unit};
+use device::source::{Body, ENTRY, KernelKind, calibration_unit, translation_unit};
 use device::view::Op;
 
 fn skip_without_nvrtc() -> bool {
@@ -52,6 +52,11 @@ fn kernels(arch: Arch) -> Vec<(KernelKind, Choice)> {
     }
     if arch != Arch::SM_90 {
         return all;
+    }
+    for body in
+        [Body::Put, Body::PutInline, Body::PutValue, Body::Get, Body::WarpPut, Body::WarpPutValue]
+    {
+        all.push((KernelKind::RateOf(body), base));
     }
     for &sharing in Sharing::ALL {
         for &ringing in Ringing::ALL {

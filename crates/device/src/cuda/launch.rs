@@ -9,7 +9,7 @@ use super::program::{Launched, Program};
 use crate::choice::Choice;
 use crate::host::{Kernel, Relax};
 use crate::proxy::{EnqueueArgs, ProxyChoice, ProxyKernel, ProxyRateArgs, ProxyRoundTripArgs};
-use crate::source::{KernelKind, ProxyKernelKind, proxy_translation_unit, translation_unit};
+use crate::source::{Body, KernelKind, ProxyKernelKind, proxy_translation_unit, translation_unit};
 use crate::view::{LatencyArgs, RateArgs, RoundTripArgs};
 
 /// What a kernel takes of a multiprocessor, and what that leaves.
@@ -46,7 +46,7 @@ impl Prepared {
     pub fn new(gpu: &Arc<Gpu>, kind: KernelKind, choice: &Choice) -> Result<Self, CudaError> {
         let args = match kind {
             KernelKind::Latency(_) | KernelKind::Bare(_) => size_of::<LatencyArgs>(),
-            KernelKind::Rate => size_of::<RateArgs>(),
+            KernelKind::Rate | KernelKind::RateOf(_) => size_of::<RateArgs>(),
             KernelKind::RoundTrip => size_of::<RoundTripArgs>(),
         };
         Self::of(gpu, &translation_unit(kind, choice), args)
@@ -165,7 +165,16 @@ impl Kernel<'_> {
         match self {
             Self::Latency(op, _) => KernelKind::Latency(*op),
             Self::Bare(op, _) => KernelKind::Bare(*op),
-            Self::Rate(_) => KernelKind::Rate,
+            Self::Rate(args) => {
+                KernelKind::RateOf(match (args.lanes, args.is_inline, args.is_get) {
+                    (32, 0, _) => Body::WarpPut,
+                    (32, _, _) => Body::WarpPutValue,
+                    (_, 0, 0) => Body::Put,
+                    (_, 0, _) => Body::Get,
+                    _ if args.bytes == 8 => Body::PutValue,
+                    _ => Body::PutInline,
+                })
+            }
             Self::RoundTrip(_) => KernelKind::RoundTrip,
         }
     }

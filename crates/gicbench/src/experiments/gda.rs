@@ -9,6 +9,7 @@ use device::choice::{Choice, Sharing, Signalling};
 use device::cuda::Prepared;
 use device::host::Kernel;
 use device::shared::Shared;
+use device::source::KernelKind;
 use device::view::{LatencyArgs, Local, Op, QuietScope, RateArgs, Remote, RoundTripArgs};
 use mini_gda::{Gda, GdaAttr};
 use rdma::Region;
@@ -72,6 +73,8 @@ pub(super) struct Bench {
     next: u64,
     signals: u64,
     wrong: u64,
+    /// Which kernel posted last at a rate.
+    kind: Option<KernelKind>,
 }
 
 /// Times of single operations.
@@ -141,6 +144,7 @@ impl Bench {
             next: 1,
             signals: 0,
             wrong: 0,
+            kind: None,
         })
     }
 
@@ -307,6 +311,7 @@ impl Bench {
         };
         let before = self.rig.near.completed().map_err(broke)?;
         let began = self.rig.virtual_now();
+        self.kind = Some(Kernel::Rate(&args).kind());
         self.launch(ctx, Kernel::Rate(&args))?;
         let ended = self.rig.virtual_now();
         let all = ops * threads as u64;
@@ -411,11 +416,10 @@ impl Bench {
     /// # Errors
     /// The kernel can't be loaded.
     pub fn resources(&self, measurement: Measurement) -> Result<Measurement, PointError> {
-        let Some(gpu) = self.rig.gpu() else { return Ok(measurement) };
-        let of = |kind| {
-            Prepared::new(gpu, kind, &self.spec.choice).and_then(|p| p.resources()).map_err(broke)
-        };
-        let kernel = of(device::source::KernelKind::Rate)?;
+        let (Some(gpu), Some(kind)) = (self.rig.gpu(), self.kind) else { return Ok(measurement) };
+        let kernel = Prepared::new(gpu, kind, &self.spec.choice)
+            .and_then(|prepared| prepared.resources())
+            .map_err(broke)?;
         Ok(measurement
             .detail("registers", kernel.registers)
             .detail("shared_bytes", kernel.shared)
