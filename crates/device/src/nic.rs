@@ -43,6 +43,8 @@ pub mod qp_flag {
     pub const SHARED_PAGE: u32 = 4;
     /// The one of its page that reports rings for nobody.
     pub const PAGE_LEAD: u32 = 8;
+    /// Its doorbell record is polled, too: what it covers needn't wait for the ring.
+    pub const RECORD_RINGS: u32 = 16;
 }
 
 /// Bits of [`Cq::flags`].
@@ -103,7 +105,6 @@ tables! {
 
         head: u64,
         producer: u64,
-        seen: [u64; 2],
         completed: u64,
         wait_until: u64,
         attention: u32,
@@ -120,6 +121,7 @@ tables! {
         fail_cause: u32,
         padding_2: u32,
         send: Cq,
+        seen: [u64; 2],
         to_line_3: [u64; 13],
 
         state: u32,
@@ -170,6 +172,7 @@ tables! {
         host_now: u64,
         control: u64,
         ended: u64,
+        halt: u64,
         lease_ns: u64,
         max_qps: u32,
         max_regions: u32,
@@ -217,7 +220,7 @@ pub const BLOCK: u32 = 64;
 
 const _: () = {
     assert!(size_of::<Qp>() == 512);
-    assert!(size_of::<Tables>() == 104);
+    assert!(size_of::<Tables>() == 112);
 };
 
 #[cfg(test)]

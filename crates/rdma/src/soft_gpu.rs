@@ -247,7 +247,7 @@ impl Fabric {
         let mut tables = shared.changing()?;
         let scope = if tables.is_all_on_gpu() { Scope::Gpu } else { Scope::System };
         let program = gpu.program(&nic_unit(scope), size_of::<device::nic::Tables>())?;
-        tables.control.half(0).store(0, Ordering::Release);
+        tables.arm();
         let persistent = gpu.persist();
         // SAFETY: the tables and everything that they name are reached by the GPU (`reached`), and are kept alive by
         // the tables: what is dropped meanwhile goes when the engine has stopped.

@@ -46,7 +46,7 @@ class Engine {
         mine_ = t.qps_in_order > warp ? (t.qps_in_order - warp + t.warps - 1) / t.warps : 0;
         once([&] { s_.qp = nullptr; });
         each_lane([&](u32 lane) {
-            if (lane < 16) s_.regions[lane].key = 0;
+            if (lane < 16) s_.regions[lane].nic = kNics;
             local_[lane] = {0, 0, 0};
             remote_[lane] = {0, 0, 0};
         });
@@ -71,7 +71,7 @@ class Engine {
         each_lane([&](u32 lane) {
             u64* to = reinterpret_cast<u64*>(&qp_->own);
             const u64* from = reinterpret_cast<const u64*>(&s_.own);
-            if (lane < sizeof(QpOwn) / 8) to[lane] = from[lane];
+            if (lane < kOwnKept) to[lane] = from[lane];
         });
         Warp().sync();
     }
@@ -83,6 +83,8 @@ class Engine {
         group_ = first;
         Warp().sync();
         u32 last = mine_ - first < kGroup ? mine_ - first : kGroup;
+        PerLane<bool> busy;
+        PerLane<bool> heard;
         each_lane([&](u32 lane) {
             u32 nth = lane / kPolled;
             u32 word = lane % kPolled;
@@ -94,70 +96,69 @@ class Engine {
             if (word == 2) polled = reinterpret_cast<const u8*>(qp->fixed.record);
             if (word < 2) polled = qp->fixed.page + kDoorbellAt + word * kDoorbellStride;
             polled_[lane] = reinterpret_cast<const u64*>(polled);
-            seen_[lane] = word < 2 ? qp->own.seen[word] : 0;
-            attention_[lane] = nth < last ? qp->own.attention : 0;
+            // A state that isn't the usual one is to be looked at, once.
+            seen_[lane] = word < 2 ? qp->own.seen[word] : static_cast<u64>(State::rts);
+            if (word == 2) seen_[lane] = static_cast<u64>(record_value(qp->own.producer)) << 32;
+            heard[lane] = nth < last && (word != 2 || (qp->fixed.flags & kRecordRings) != 0);
+            busy[lane] = nth < last && word == 3 && qp->own.attention != 0;
         });
-        // Lanes of queue pairs that there are, by the word that they poll.
-        u32 used = last == kGroup ? kAllLanes : (1u << last * kPolled) - 1;
-        registers_ = used & 0x33333333u;
-        states_ = used & 0x88888888u;
+        heard_ = ballot([&](u32 lane) { return heard[lane]; });
+        busy_ = ballot([&](u32 lane) { return busy[lane]; });
     }
 
+    // Looks at the group's words, and serves the queue pairs of which one has changed.
     GIC_FN u32 poll(u32 budget) {
         // What was stored before a ring, and before the record's word, is visible from here on.
         PerLane<u64> now;
-        each_lane([&](u32 lane) { now[lane] = mem::load_acquire<Scope::system>(polled_[lane]); });
-        u32 rang = registers_ & ballot([&](u32 lane) { return now[lane] != seen_[lane]; });
-        u32 calls = states_ & ballot([&](u32 lane) {
-                        bool broken = static_cast<u32>(now[lane]) == static_cast<u32>(State::error);
-                        u32 attention = attention_[lane];
-                        return (attention & (kUnfinished | kWatching)) != 0 ||
-                               (broken && (attention & kErrorHandled) == 0);
-                    });
-        u32 done = count_bits(rang);
-        u32 left = rang | calls;
+        each_lane([&](u32 lane) {
+            now[lane] = mem::load_acquire<Scope::system>(polled_[lane]);
+            // Of a record the send word alone.
+            if (lane % kPolled == 2) now[lane] &= ~u64{0xffffffff};
+        });
+        u32 changed = heard_ & ballot([&](u32 lane) { return now[lane] != seen_[lane]; });
+        u32 left = changed | busy_;
+        u32 done = count_bits(changed & 0x33333333u);
         GIC_ROLLED
         while (left != 0 && done < budget) {
-            u32 nth = lowest_bit(left) / kPolled;
-            u32 first = nth * kPolled;
+            u32 first = lowest_bit(left) & ~(kPolled - 1);
             left &= ~(((1u << kPolled) - 1) << first);
             select(reinterpret_cast<Qp*>(value_of(qps_, first)));
-            attention_now_ = value_of(attention_, first + 3);
-            u32 before = attention_now_;
+            u32 before = attention_ = s_.own.attention;
             u32 shown = be32(static_cast<u32>(value_of(now, first + 2) >> 32)) & 0xffff;
             u32 state = static_cast<u32>(value_of(now, first + 3));
             GIC_ROLLED
-            for (u32 word = 0; word < 2; word++) {
-                if ((rang >> (first + word)) & 1) hear(word, value_of(now, first + word), shown, state);
-            }
+            for (u32 rang = (changed >> first) & 3; rang != 0; rang &= rang - 1)
+                hear(value_of(now, first + lowest_bit(rang)), shown, state);
+            if (((changed >> first) & 4) != 0 && shown != (producer_ & 0xffff) &&
+                (state == static_cast<u32>(State::rts) || state == static_cast<u32>(State::error)))
+                advance(shown);
             each_lane([&](u32 lane) {
-                if (lane / kPolled == nth && lane % kPolled < 2) seen_[lane] = now[lane];
+                if ((lane & ~(kPolled - 1)) != first) return;
+                if (lane < first + 2 && now[lane] != seen_[lane]) qp_->own.seen[lane - first] = now[lane];
+                seen_[lane] = now[lane];
             });
-            if (GIC_SELDOM(attention_now_ & kWatching)) watch();
+            if (GIC_SELDOM(attention_ & kWatching)) watch();
             done += serve(state == static_cast<u32>(State::error), budget - done);
-            if (GIC_SELDOM(attention_now_ != before)) {
-                each_lane([&](u32 lane) {
-                    if (lane / kPolled == nth) attention_[lane] = attention_now_;
-                });
-                once([&] { s_.own.attention = qp_->own.attention = attention_now_; });
+            if (GIC_SELDOM(attention_ != before)) {
+                once([&] { s_.own.attention = qp_->own.attention = attention_; });
+                busy_ = attention_ != 0 ? busy_ | 8u << first : busy_ & ~(8u << first);
             }
         }
         return done;
     }
 
-    // A register of the queue pair's page has a new value.
-    GIC_FN void hear(u32 word, u64 value, u32 shown, u32 state) {
-        once([&] { s_.own.seen[word] = qp_->own.seen[word] = value; });
+    // A register of the queue pair's page has a new value; the record showed `shown`.
+    GIC_FN void hear(u64 value, u32 shown, u32 state) {
         u32 low = be32(static_cast<u32>(value));
         u32 high = be32(static_cast<u32>(value >> 32));
         u32 qpn = high >> 8;
-        if (qpn == qpn_) {
-            ring(((low >> 8) + blocks_of(high & 0xff)) & 0xffff, shown, state);
+        if (GIC_SELDOM(qpn != qpn_)) {
+            if (s_.fixed.flags & kPageLead) report_foreign(qpn);
+            // This one's ring may have been overwritten before it was seen.
+            if ((s_.fixed.flags & kSharedPage) && shown != (producer_ & 0xffff)) advance(shown);
             return;
         }
-        if (s_.fixed.flags & kPageLead) report_foreign(qpn);
-        // This one's ring may have been overwritten before it was seen.
-        if ((s_.fixed.flags & kSharedPage) && shown != (producer_ & 0xffff)) advance(shown);
+        ring(((low >> 8) + blocks_of(high & 0xff)) & 0xffff, shown, state);
     }
 
     // A register announced `low`; the record showed `shown`.
@@ -175,7 +176,7 @@ class Engine {
                 s_.own.rung = low;
                 s_.own.watched = 0;
             });
-            attention_now_ |= kWatching;
+            attention_ |= kWatching;
         }
     }
 
@@ -190,7 +191,7 @@ class Engine {
         u32 shown = look_at_record();
         if (shown != (producer_ & 0xffff)) {
             if (!advance(shown)) {
-                attention_now_ &= ~kWatching;
+                attention_ &= ~kWatching;
                 return;
             }
         } else {
@@ -202,7 +203,7 @@ class Engine {
                     report(t_, nic_, FindingKind::receive_record_for_send, qpn_, 0, receive);
             });
         }
-        if (((static_cast<u32>(producer_) - s_.own.rung) & 0xffff) <= mask_ + 1) attention_now_ &= ~kWatching;
+        if (((static_cast<u32>(producer_) - s_.own.rung) & 0xffff) <= mask_ + 1) attention_ &= ~kWatching;
     }
 
     // Moves the producer forward to `low`. False if it was refused.
@@ -227,8 +228,8 @@ class Engine {
     GIC_FN u32 serve(bool broken, u32 budget) {
         u32 done = 0;
         u32 turn = budget < kTurn ? budget : kTurn;
-        bool more = broken || producer_ != head_;
-        attention_now_ &= ~kUnfinished;
+        bool more = broken || producer_ != head_ || (attention_ & kFlushing) != 0;
+        attention_ &= ~kUnfinished;
         GIC_ROLLED
         while (more && done < turn) {
             u32 n = plain_ ? fast(turn - done) : 0;
@@ -237,15 +238,13 @@ class Engine {
                 put_down();
                 n = run_general<S>(t_, s_, turn - done);
                 pick_up();
-                attention_now_ |= s_.own.attention & kErrorHandled;
-                // A queue pair in error flushes receives that are posted later: their record is their doorbell.
-                more = producer_ != head_ ||
-                       ((attention_now_ & kErrorHandled) != 0 && (s_.fixed.flags & kHasReceives) != 0);
+                attention_ |= s_.own.attention & kFlushing;
+                more = producer_ != head_;
                 if (n == 0) break;
             }
             done += n;
         }
-        if (more) attention_now_ |= kUnfinished;
+        if (more) attention_ |= kUnfinished;
         return done;
     }
 
@@ -258,7 +257,7 @@ class Engine {
             const u64* fixed = reinterpret_cast<const u64*>(&qp->fixed);
             const u64* own = reinterpret_cast<const u64*>(&qp->own);
             if (lane < sizeof(QpFixed) / 8) reinterpret_cast<u64*>(&s_.fixed)[lane] = fixed[lane];
-            if (lane < sizeof(QpOwn) / 8) reinterpret_cast<u64*>(&s_.own)[lane] = own[lane];
+            if (lane < kOwnKept) reinterpret_cast<u64*>(&s_.own)[lane] = own[lane];
         });
         Warp().sync();
         const QpFixed& f = s_.fixed;
@@ -487,10 +486,11 @@ class Engine {
         return count;
     }
 
+    GIC_FN bool collapsed() const { return (cq_flags_ & kCollapsed) != 0; }
+
     // Calls `body(entry, number, bytes, index)` for each CQE that is to be written, on its lane.
     template <class Body>
     GIC_FN void each_entry(const Row (&rows)[kRows], u32 total, Body body) {
-        bool collapsed = (cq_flags_ & kCollapsed) != 0;
         u32 slots = (1u << log_cq_) - 1;
         u32 before = 0;
         GIC_UNROLL
@@ -500,9 +500,9 @@ class Engine {
             each_lane([&](u32 lane) {
                 if (((signalled >> lane) & 1) == 0) return;
                 u32 rank = before + count_bits(signalled & ((1u << lane) - 1));
-                if (collapsed && rank + 1 != total) return;
+                if (collapsed() && rank + 1 != total) return;
                 u64 nth = produced_ + rank;
-                u32 slot = collapsed ? 0 : static_cast<u32>(nth) & slots;
+                u32 slot = collapsed() ? 0 : static_cast<u32>(nth) & slots;
                 body(ring_ + static_cast<u64>(slot) * 64, nth, rows[r].bytes[lane],
                      static_cast<u32>(head_) + r * kWarp + lane);
             });
@@ -513,9 +513,12 @@ class Engine {
     // Writes the CQEs of what was placed: one each, or the last one where entries are overwritten.
     GIC_FN void announce(const Row (&rows)[kRows]) {
         u32 total = 0;
+        u32 last = 0;
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++)
+        for (u32 r = 0; r < kRows; r++) {
             total += count_bits(rows[r].signalled);
+            if (rows[r].signalled != 0) last = highest_bit(rows[r].signalled);
+        }
         if (total == 0) return;
         each_entry(rows, total, [&](u8* at, u64, u32 bytes, u32) {
             store16<S>(at, {0, 0});
@@ -523,9 +526,15 @@ class Engine {
             store16<S>(at + 32, {0, static_cast<u64>(be32(bytes)) << 32});
             mem::store_relaxed<S>(reinterpret_cast<u64*>(at + 48), u64{0});
         });
-        // Payload before CQE, of all lanes: the fence is each lane's own, behind what the others did before.
+        // Payload before CQE, of all lanes: who writes an entry fences, behind what the others did before.
         Warp().sync();
-        mem::fence<S>();
+        if (collapsed()) {
+            each_lane([&](u32 lane) {
+                if (lane == last) mem::fence<S>();
+            });
+        } else {
+            mem::fence<S>();
+        }
         each_entry(rows, total, [&](u8* at, u64 nth, u32, u32 index) {
             mem::store_relaxed<S>(
                 reinterpret_cast<u64*>(at + 56),
@@ -541,19 +550,18 @@ class Engine {
 
     // The group that is polled.
     u32 group_ = ~0u;
-    u32 registers_ = 0;
-    u32 states_ = 0;
+    u32 heard_ = 0;  // lanes whose word's change is acted on
+    u32 busy_ = 0;   // state lanes of queue pairs that are to be visited in any case
     PerLane<u64> qps_;
     PerLane<const u64*> polled_;
     PerLane<u64> seen_;
-    PerLane<u32> attention_;
 
     // The queue pair that is served.
     Qp* qp_ = nullptr;
     Qp* peer_ = nullptr;
     u32 peer_nic_ = 0;
     u32 peer_access_ = 0;
-    u32 attention_now_ = 0;
+    u32 attention_ = 0;
     bool plain_ = false;
     u8* sq_ = nullptr;
     u8* ring_ = nullptr;

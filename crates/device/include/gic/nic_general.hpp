@@ -718,7 +718,7 @@ class General {
     GIC_FN u32 flush(u32 budget) {
         once([&] {
             u32 done = 0;
-            s_.own.attention |= kErrorHandled;
+            if (s_.fixed.flags & kHasReceives) s_.own.attention |= kFlushing;
             while (s_.own.head != s_.own.producer && done < budget) {
                 u64 slot = s_.own.head & ((u64{1} << s_.fixed.log_blocks) - 1);
                 u64 control = load16<S>(s_.fixed.sq + slot * kBlockBytes).low;

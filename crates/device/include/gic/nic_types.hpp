@@ -149,13 +149,14 @@ static_assert(sizeof(Cq) == 48, "mirrored by the host");
 
 constexpr u32 kDci = 1;
 constexpr u32 kHasReceives = 2;
-constexpr u32 kSharedPage = 4;  // other queue pairs ring at its page, too
-constexpr u32 kPageLead = 8;    // the one of its page that reports rings for nobody
+constexpr u32 kSharedPage = 4;    // other queue pairs ring at its page, too
+constexpr u32 kPageLead = 8;      // the one of its page that reports rings for nobody
+constexpr u32 kRecordRings = 16;  // its record is polled, too: what it covers needn't wait for the ring
 
-// Bits of Qp::attention.
-constexpr u32 kUnfinished = 1;    // to be visited though nobody rings
-constexpr u32 kErrorHandled = 2;  // the flush has begun
-constexpr u32 kWatching = 4;      // the record lags behind a ring
+// Bits of QpOwn::attention: why it is to be visited though nobody rings.
+constexpr u32 kUnfinished = 1;  // it waits, or has more to do
+constexpr u32 kWatching = 2;    // the record lags behind a ring
+constexpr u32 kFlushing = 4;    // in error: its receives are flushed whenever they are posted
 
 // A queue pair's parts, by who writes them while an engine runs: nobody, the warp that serves it, anyone.
 struct QpFixed {
@@ -183,7 +184,6 @@ struct QpFixed {
 struct QpOwn {
     u64 head;  // first block not completed
     u64 producer;
-    u64 seen[2];
     u64 completed;  // WQEs completed or flushed
     u64 wait_until;
     u32 attention;
@@ -199,7 +199,10 @@ struct QpOwn {
     Cause fail_cause;
     u32 padding;
     Cq send;
+    u64 seen[2];  // register values; written as they are seen
 };
+constexpr u32 kOwnKept = 17;  // words of QpOwn that a warp keeps while it serves
+static_assert(sizeof(QpOwn) == 8 * (kOwnKept + 2), "all but `seen`");
 struct QpShared {
     u32 state;
     u32 error;         // Cause, the first one
@@ -233,6 +236,7 @@ struct Tables {
     const u64* host_now;  // host build: the time in ns
     const Control* control;
     u64* ended;  // one a warp: why it ended
+    u32* halt;   // in the engine's memory: the end that one warp has seen for all
     u64 lease_ns;
     u32 max_qps;
     u32 max_regions;
@@ -241,7 +245,7 @@ struct Tables {
     u32 warps;
     u32 padding;
 };
-static_assert(sizeof(Tables) == 104, "mirrored by the host");
+static_assert(sizeof(Tables) == 112, "mirrored by the host");
 
 GIC_FN Qp* find_qp(const Tables& t, u32 nic, u32 qpn) {
     u32 index = qpn & 0xffff;

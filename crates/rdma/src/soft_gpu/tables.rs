@@ -69,6 +69,7 @@ pub(super) struct Tables {
     findings: Arc<Memory>,
     counts: Arc<Memory>,
     ended: Arc<Memory>,
+    halt: Arc<Memory>,
     /// In host memory: stop word and lease.
     pub control: Arc<Memory>,
     /// In host memory: the time, for the host build.
@@ -106,6 +107,7 @@ impl Tables {
         let findings = memory(place, NICS * MAX_FINDINGS * size_of::<nic::Finding>())?;
         let counts = memory(place, NICS * 4)?;
         let ended = memory(place, warps as usize * 8)?;
+        let halt = memory(place, 8)?;
         let control = memory(host, size_of::<nic::Control>())?;
         let now = memory(host, 8)?;
         let at = |memory: &Arc<Memory>| memory.as_ptr() as u64;
@@ -119,6 +121,7 @@ impl Tables {
             host_now: at(&now),
             control: at(&control),
             ended: at(&ended),
+            halt: at(&halt),
             lease_ns: LEASE_NS,
             max_qps: MAX_QPS,
             max_regions: MAX_REGIONS,
@@ -145,6 +148,7 @@ impl Tables {
             findings,
             counts,
             ended,
+            halt,
             control,
             now,
             runs: false,
@@ -249,6 +253,10 @@ impl Tables {
             state: state::RESET,
             ..nic::Qp::default()
         };
+        // A ring has further to go than its record: what the record covers may begin before it is heard.
+        if page.is_mapped() && !areas.record.is_mapped() {
+            flags |= qp_flag::RECORD_RINGS;
+        }
         if let (Some(log), Some(cq)) = (attr.log_receives, cqs.get(1)) {
             flags |= qp_flag::HAS_RECEIVES;
             qp.rq = at(&areas.rq);
@@ -381,6 +389,12 @@ impl Tables {
                 self.deal();
             }
         }
+    }
+
+    /// Before a start: nobody has told the engine to end yet.
+    pub(super) fn arm(&self) {
+        self.control.half(0).store(0, std::sync::atomic::Ordering::Release);
+        let _ = self.halt.write(0, &[0; 8]);
     }
 
     /// The engine has stopped: what was dropped meanwhile is destroyed.

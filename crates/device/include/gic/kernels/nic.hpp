@@ -10,7 +10,7 @@ namespace kernels {
 struct NicArgs {
     nic::Tables tables;
 };
-static_assert(sizeof(NicArgs) == 104, "mirrored by the host");
+static_assert(sizeof(NicArgs) == 112, "mirrored by the host");
 
 // WQEs in a visit to the warp's queue pairs.
 constexpr u32 kNicBudget = 4096;
@@ -23,20 +23,27 @@ constexpr u32 kNicThreads = 2 * kWarp;
 constexpr u32 kNicTold = 1;
 constexpr u32 kNicAlone = 2;  // the host did not renew its lease in time
 
-// One lane looks at the host's words between rests, so that the engine's warp never waits for them.
+// One lane of each block looks for the engine's end between rests, so that the engine's warp never waits for it:
+// that of the first block at the host's words, the others at what it tells them.
 GIC_FN void nic_look_after(const nic::Tables& t, volatile u32* end) {
-    u64 lease = mem::load_relaxed<Scope::system>(&t.control->lease);
+    u64 lease = 0;
     u64 renewed = shared_clock();
     while (*end == 0) {
-        if (mem::load_relaxed<Scope::system>(&t.control->stop) != 0) *end = kNicTold;
+        __nanosleep(5000);
+        if (blockIdx.x != 0) {
+            *end = mem::load_relaxed<Scope::gpu>(t.halt);
+            continue;
+        }
+        u32 why = mem::load_relaxed<Scope::system>(&t.control->stop) != 0 ? kNicTold : 0;
         u64 now = mem::load_relaxed<Scope::system>(&t.control->lease);
         if (now != lease) {
             lease = now;
             renewed = shared_clock();
-        } else if (shared_clock() - renewed > t.lease_ns) {
-            *end = kNicAlone;
+        } else if (why == 0 && shared_clock() - renewed > t.lease_ns) {
+            why = kNicAlone;
         }
-        __nanosleep(5000);
+        if (why != 0) mem::store_relaxed<Scope::gpu>(t.halt, why);
+        *end = why;
     }
 }
 
