@@ -85,6 +85,7 @@ class Engine {
         u32 last = mine_ - first < kGroup ? mine_ - first : kGroup;
         PerLane<bool> busy;
         PerLane<bool> heard;
+        PerLane<bool> far;
         each_lane([&](u32 lane) {
             u32 nth = lane / kPolled;
             u32 word = lane % kPolled;
@@ -94,14 +95,22 @@ class Engine {
             qps_[lane] = reinterpret_cast<u64>(qp);
             const u8* polled = reinterpret_cast<const u8*>(&qp->shared);
             if (word == 2) polled = reinterpret_cast<const u8*>(qp->fixed.record);
-            if (word < 2) polled = qp->fixed.page + kDoorbellAt + word * kDoorbellStride;
+            const u8* page = qp->fixed.page + kDoorbellAt + word * kDoorbellStride;
+            // Where the record rings, the page is far away, and what it says is no news.
+            bool record_rings = (qp->fixed.flags & kRecordRings) != 0;
+            far[lane] = nth < last && word < 2 && record_rings;
+            if (word < 2 && !record_rings) polled = page;
             polled_[lane] = reinterpret_cast<const u64*>(polled);
+            far_page_[lane] = reinterpret_cast<const u64*>(far[lane] ? page : polled);
+            coming_[lane] = mem::load_relaxed<Scope::system>(far_page_[lane]);
             // A state that isn't the usual one is to be looked at, once.
             seen_[lane] = word < 2 ? qp->own.seen[word] : static_cast<u64>(State::rts);
             if (word == 2) seen_[lane] = static_cast<u64>(record_value(qp->own.producer)) << 32;
-            heard[lane] = nth < last && (word != 2 || (qp->fixed.flags & kRecordRings) != 0);
+            heard[lane] = nth < last && !far[lane] && (word != 2 || record_rings);
             busy[lane] = nth < last && word == 3 && qp->own.attention != 0;
         });
+        served_ = kWarp;
+        far_ = ballot([&](u32 lane) { return far[lane]; });
         heard_ = ballot([&](u32 lane) { return heard[lane]; });
         busy_ = ballot([&](u32 lane) { return busy[lane]; });
     }
@@ -116,35 +125,52 @@ class Engine {
             if (lane % kPolled == 2) now[lane] &= ~u64{0xffffffff};
         });
         u32 changed = heard_ & ballot([&](u32 lane) { return now[lane] != seen_[lane]; });
+        if (far_ != 0 && (turns_++ & 7) == 0) changed |= hear_of_far(now);
         u32 left = changed | busy_;
         u32 done = count_bits(changed & 0x33333333u);
         GIC_ROLLED
         while (left != 0 && done < budget) {
             u32 first = lowest_bit(left) & ~(kPolled - 1);
             left &= ~(((1u << kPolled) - 1) << first);
-            select(reinterpret_cast<Qp*>(value_of(qps_, first)));
-            u32 before = attention_ = s_.own.attention;
-            u32 shown = be32(static_cast<u32>(value_of(now, first + 2) >> 32)) & 0xffff;
-            u32 state = static_cast<u32>(value_of(now, first + 3));
-            GIC_ROLLED
-            for (u32 rang = (changed >> first) & 3; rang != 0; rang &= rang - 1)
-                hear(value_of(now, first + lowest_bit(rang)), shown, state);
-            if (((changed >> first) & 4) != 0 && shown != (producer_ & 0xffff) &&
-                (state == static_cast<u32>(State::rts) || state == static_cast<u32>(State::error)))
+            if (first != served_) {
+                select(reinterpret_cast<Qp*>(value_of(qps_, first)));
+                served_ = first;
+            }
+            u32 before = attention_ = (busy_ >> first) & 8 ? s_.own.attention : 0;
+            u32 shown = be32(pick([&](u32 lane) { return now[lane] >> 32; }, first + 2)) & 0xffff;
+            u32 state = pick([&](u32 lane) { return now[lane]; }, first + 3);
+            u32 rang = (changed >> first) & 7;
+            bool is_error = state == static_cast<u32>(State::error);
+            if ((rang & 4) != 0 && shown != (producer_ & 0xffff) &&
+                (is_error || state == static_cast<u32>(State::rts)))
                 advance(shown);
+            GIC_ROLLED
+            for (rang &= 3; rang != 0; rang &= rang - 1)
+                hear(value_of(now, first + lowest_bit(rang)), shown, state);
+            if (GIC_SELDOM(attention_ & kWatching)) watch();
+            u32 news = changed & (((1u << kPolled) - 1) << first);
             each_lane([&](u32 lane) {
-                if ((lane & ~(kPolled - 1)) != first) return;
-                if (lane < first + 2 && now[lane] != seen_[lane]) qp_->own.seen[lane - first] = now[lane];
+                if (((news >> lane) & 1) == 0) return;
+                if (lane < first + 2) qp_->own.seen[lane - first] = now[lane];
                 seen_[lane] = now[lane];
             });
-            if (GIC_SELDOM(attention_ & kWatching)) watch();
-            done += serve(state == static_cast<u32>(State::error), budget - done);
+            done += serve(is_error, budget - done);
             if (GIC_SELDOM(attention_ != before)) {
                 once([&] { s_.own.attention = qp_->own.attention = attention_; });
                 busy_ = attention_ != 0 ? busy_ | 8u << first : busy_ & ~(8u << first);
             }
         }
         return done;
+    }
+
+    // Takes what the far registers said some turns ago, and asks again. Returns the lanes that have news.
+    GIC_FN u32 hear_of_far(PerLane<u64>& now) {
+        u32 news = far_ & ballot([&](u32 lane) { return coming_[lane] != seen_[lane]; });
+        each_lane([&](u32 lane) {
+            if ((news >> lane) & 1) now[lane] = coming_[lane];
+            coming_[lane] = mem::load_relaxed<Scope::system>(far_page_[lane]);
+        });
+        return news;
     }
 
     // A register of the queue pair's page has a new value; the record showed `shown`.
@@ -232,7 +258,11 @@ class Engine {
         attention_ &= ~kUnfinished;
         GIC_ROLLED
         while (more && done < turn) {
-            u32 n = plain_ ? fast(turn - done) : 0;
+            u32 n = 0;
+            if (plain_) {
+                u64 posted = producer_ - head_;
+                n = posted == 1 ? one() : posted <= kWarp ? fast<1>(turn - done) : fast<kRows>(turn - done);
+            }
             more = producer_ != head_;
             if (n == 0) {
                 put_down();
@@ -323,23 +353,52 @@ class Engine {
         return is_inside(known.base, known.length, address, bytes);
     }
 
+    // A lone fast write, by one lane. Returns 0 if it is something else.
+    GIC_FN u32 one() {
+        if (!cq_has_room(1)) return 0;
+        Warp warp;
+        u32 done = static_cast<u32>(warp.elect([&] {
+            Row row;
+            u32 own = mem::load_relaxed<Scope::gpu>(&qp_->shared.state);
+            u32 peers = mem::load_relaxed<Scope::gpu>(&peer_->shared.state);
+            fetch(row, 0, 0);
+            check(row, 0, 0);
+            if (own != static_cast<u32>(State::rts) ||
+                (peers != static_cast<u32>(State::rts) && peers != static_cast<u32>(State::rtr)) ||
+                row.bytes[0] == 0)
+                return u64{0};
+            store(row, 0);
+            if (row.flags[0] == 0) return u64{1};
+            u8* at = ring_ + (collapsed() ? 0 : (produced_ & ((u64{1} << log_cq_) - 1)) * 64);
+            write_entry(at, row.bytes[0]);
+            mem::store_release<S>(reinterpret_cast<u64*>(at + 56), tail(static_cast<u32>(head_), produced_));
+            return u64{2};
+        }));
+        if (done == 0) return 0;
+        head_ += 1;
+        completed_ += 1;
+        produced_ += done - 1;
+        return 1;
+    }
+
     // Executes fast writes from the head on; returns how many, 0 if the first is something else.
+    template <u32 R>
     GIC_FN u32 fast(u32 budget) {
         u64 posted = producer_ - head_;
-        u32 most = posted < kRows * kWarp ? static_cast<u32>(posted) : kRows * kWarp;
+        u32 most = posted < R * kWarp ? static_cast<u32>(posted) : R * kWarp;
         if (budget < most) most = budget;
-        Row rows[kRows];
+        Row rows[R];
         // All loads of a stage before what depends on them.
         u32 own = mem::load_relaxed<Scope::gpu>(&qp_->shared.state);
         u32 peers = mem::load_relaxed<Scope::gpu>(&peer_->shared.state);
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++) {
+        for (u32 r = 0; r < R; r++) {
             rows[r].fast = rows[r].signalled = 0;
-            if (r * kWarp < most) fetch(rows[r], r * kWarp, most);
+            if (r * kWarp < most) fetch_row(rows[r], r * kWarp, most);
         }
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++)
-            if (r * kWarp < most) check(rows[r], r * kWarp);
+        for (u32 r = 0; r < R; r++)
+            if (r * kWarp < most) check_row(rows[r], r * kWarp);
         bool answers = own == static_cast<u32>(State::rts) &&
                        (peers == static_cast<u32>(State::rts) || peers == static_cast<u32>(State::rtr));
         if (GIC_SELDOM(ballot([&](u32) { return !answers; }) != 0)) return 0;
@@ -348,7 +407,7 @@ class Engine {
         u32 taken = 0;
         bool open = true;
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++) {
+        for (u32 r = 0; r < R; r++) {
             u32 in_order = rows[r].fast == kAllLanes ? kWarp : lowest_bit(~rows[r].fast);
             keep(rows[r], open ? in_order : 0);
             taken += count_bits(rows[r].fast);
@@ -359,7 +418,7 @@ class Engine {
         taken = 0;
         open = true;
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++) {
+        for (u32 r = 0; r < R; r++) {
             if (!open) keep(rows[r], 0);
             if (rows[r].fast == 0) continue;
             u32 count = place(rows[r]);
@@ -387,62 +446,73 @@ class Engine {
         return produced_ - consumed_ + entries <= size;
     }
 
-    // Reads a row of WQEs: the first three segments as they are.
-    GIC_FN void fetch(Row& row, u32 first, u32 most) {
+    // Reads a WQE's first three segments as they are.
+    GIC_FN void fetch(Row& row, u32 nth, u32 lane) {
+        const u8* at = sq_ + ((static_cast<u32>(head_) + nth) & mask_) * kBlockBytes;
+        Segment control = load16<S>(at);
+        Segment remote = load16<S>(at + 16);
+        row.data[lane] = load16<S>(at + 32);
+        row.first[lane] = control.low;
+        row.flags[lane] = static_cast<u32>(control.high);
+        row.to[lane] = remote.low;
+        row.rkey[lane] = static_cast<u32>(remote.high);
+        row.bytes[lane] = 1;
+    }
+
+    GIC_FN void fetch_row(Row& row, u32 first, u32 most) {
         each_lane([&](u32 lane) {
-            u32 nth = first + lane;
             row.bytes[lane] = 0;
-            if (nth >= most) return;
-            const u8* at = sq_ + ((static_cast<u32>(head_) + nth) & mask_) * kBlockBytes;
-            Segment control = load16<S>(at);
-            Segment remote = load16<S>(at + 16);
-            row.data[lane] = load16<S>(at + 32);
-            row.first[lane] = control.low;
-            row.flags[lane] = static_cast<u32>(control.high);
-            row.to[lane] = remote.low;
-            row.rkey[lane] = static_cast<u32>(remote.high);
-            row.bytes[lane] = 1;
+            if (first + lane < most) fetch(row, first + lane, lane);
         });
     }
 
-    // Decides which lanes of a row have a fast write, and loads what they write.
-    GIC_FN void check(Row& row, u32 first) {
+    // Decides whether a WQE that was read is a fast write, and loads what it writes.
+    GIC_FN void check(Row& row, u32 nth, u32 lane) {
+        row.bytes[lane] = 0;
+        // Opmod 0, the slot's own index, RDMA_WRITE, this QP, three segments.
+        u32 words = ((static_cast<u32>(head_) + nth) & 0xffff) << 8 | static_cast<u32>(Opcode::rdma_write);
+        u64 due = pair32(words, qpn_ << 8 | 3);
+        u32 flags = be32(row.flags[lane]) & 0xff;
+        u64 to = row.to[lane] = be64(row.to[lane]);
+        Segment data = row.data[lane];
+        u32 count = be32(static_cast<u32>(data.low));
+        bool is_inline = (count & kInlineHeader) != 0;
+        u32 bytes = count & ~kInlineHeader;
+        u32 rkey = be32(row.rkey[lane]);
+        if (row.first[lane] != due || (flags & ~kCqUpdate) != 0 || (bytes != 8 && bytes != 4) ||
+            (to & (bytes - 1)) != 0 || !allows(remote_[lane], peer_nic_, rkey, true, to, bytes, kRemoteWrite))
+            return;
+        u64 word;
+        if (is_inline) {
+            // The bytes begin in the middle of a word.
+            word = data.low >> 32 | data.high << 32;
+        } else {
+            u32 lkey = be32(static_cast<u32>(data.low >> 32));
+            u64 from = be64(data.high);
+            if ((from & (bytes - 1)) != 0 || !allows(local_[lane], nic_, lkey, false, from, bytes, 0)) return;
+            word = bytes == 8 ? mem::load_relaxed<S>(reinterpret_cast<const u64*>(from))
+                              : mem::load_relaxed<S>(reinterpret_cast<const u32*>(from));
+        }
+        row.data[lane].low = word;
+        row.flags[lane] = flags;
+        row.bytes[lane] = bytes;
+    }
+
+    GIC_FN void check_row(Row& row, u32 first) {
         each_lane([&](u32 lane) {
-            if (row.bytes[lane] == 0) return;
-            row.bytes[lane] = 0;
-            // Opmod 0, the slot's own index, RDMA_WRITE, this QP, three segments.
-            u32 words = ((static_cast<u32>(head_) + first + lane) & 0xffff) << 8 |
-                        static_cast<u32>(Opcode::rdma_write);
-            u64 due = pair32(words, qpn_ << 8 | 3);
-            u32 flags = be32(row.flags[lane]) & 0xff;
-            u64 to = row.to[lane] = be64(row.to[lane]);
-            Segment data = row.data[lane];
-            u32 count = be32(static_cast<u32>(data.low));
-            bool is_inline = (count & kInlineHeader) != 0;
-            u32 bytes = count & ~kInlineHeader;
-            u32 rkey = be32(row.rkey[lane]);
-            if (row.first[lane] != due || (flags & ~kCqUpdate) != 0 || (bytes != 8 && bytes != 4) ||
-                (to & (bytes - 1)) != 0 ||
-                !allows(remote_[lane], peer_nic_, rkey, true, to, bytes, kRemoteWrite))
-                return;
-            u64 word;
-            if (is_inline) {
-                // The bytes begin in the middle of a word.
-                word = data.low >> 32 | data.high << 32;
-            } else {
-                u32 lkey = be32(static_cast<u32>(data.low >> 32));
-                u64 from = be64(data.high);
-                if ((from & (bytes - 1)) != 0 || !allows(local_[lane], nic_, lkey, false, from, bytes, 0))
-                    return;
-                word = bytes == 8 ? mem::load_relaxed<S>(reinterpret_cast<const u64*>(from))
-                                  : mem::load_relaxed<S>(reinterpret_cast<const u32*>(from));
-            }
-            row.data[lane].low = word;
-            row.flags[lane] = flags;
-            row.bytes[lane] = bytes;
+            if (row.bytes[lane] != 0) check(row, first + lane, lane);
         });
         row.fast = ballot([&](u32 lane) { return row.bytes[lane] != 0; });
         row.signalled = ballot([&](u32 lane) { return row.bytes[lane] != 0 && row.flags[lane] != 0; });
+    }
+
+    GIC_FN void store(const Row& row, u32 lane) {
+        u64 word = row.data[lane].low;
+        if (row.bytes[lane] == 8) {
+            mem::store_relaxed<S>(reinterpret_cast<u64*>(row.to[lane]), word);
+        } else {
+            mem::store_relaxed<S>(reinterpret_cast<u32*>(row.to[lane]), static_cast<u32>(word));
+        }
     }
 
     // Stores a row's words: of writes to one place the last one's. Returns how many of them it could.
@@ -473,13 +543,7 @@ class Engine {
             }
         }
         each_lane([&](u32 lane) {
-            if (((stored >> lane) & 1) == 0) return;
-            u64 word = row.data[lane].low;
-            if (row.bytes[lane] == 8) {
-                mem::store_relaxed<S>(reinterpret_cast<u64*>(row.to[lane]), word);
-            } else {
-                mem::store_relaxed<S>(reinterpret_cast<u32*>(row.to[lane]), static_cast<u32>(word));
-            }
+            if ((stored >> lane) & 1) store(row, lane);
         });
         // A later row's words come behind this one's.
         Warp().sync();
@@ -489,12 +553,12 @@ class Engine {
     GIC_FN bool collapsed() const { return (cq_flags_ & kCollapsed) != 0; }
 
     // Calls `body(entry, number, bytes, index)` for each CQE that is to be written, on its lane.
-    template <class Body>
-    GIC_FN void each_entry(const Row (&rows)[kRows], u32 total, Body body) {
+    template <u32 R, class Body>
+    GIC_FN void each_entry(const Row (&rows)[R], u32 total, Body body) {
         u32 slots = (1u << log_cq_) - 1;
         u32 before = 0;
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++) {
+        for (u32 r = 0; r < R; r++) {
             u32 signalled = rows[r].signalled;
             if (signalled == 0) continue;
             each_lane([&](u32 lane) {
@@ -510,22 +574,29 @@ class Engine {
         }
     }
 
+    // All of a CQE but its last word.
+    GIC_FN void write_entry(u8* at, u32 bytes) {
+        store16<S>(at, {0, 0});
+        store16<S>(at + 16, {0, 0});
+        store16<S>(at + 32, {0, static_cast<u64>(be32(bytes)) << 32});
+        mem::store_relaxed<S>(reinterpret_cast<u64*>(at + 48), u64{0});
+    }
+    GIC_FN u64 tail(u32 index, u64 nth) const {
+        return entry_tail(0, static_cast<u32>(Opcode::rdma_write), qpn_, index, nth, log_cq_);
+    }
+
     // Writes the CQEs of what was placed: one each, or the last one where entries are overwritten.
-    GIC_FN void announce(const Row (&rows)[kRows]) {
+    template <u32 R>
+    GIC_FN void announce(const Row (&rows)[R]) {
         u32 total = 0;
         u32 last = 0;
         GIC_UNROLL
-        for (u32 r = 0; r < kRows; r++) {
+        for (u32 r = 0; r < R; r++) {
             total += count_bits(rows[r].signalled);
             if (rows[r].signalled != 0) last = highest_bit(rows[r].signalled);
         }
         if (total == 0) return;
-        each_entry(rows, total, [&](u8* at, u64, u32 bytes, u32) {
-            store16<S>(at, {0, 0});
-            store16<S>(at + 16, {0, 0});
-            store16<S>(at + 32, {0, static_cast<u64>(be32(bytes)) << 32});
-            mem::store_relaxed<S>(reinterpret_cast<u64*>(at + 48), u64{0});
-        });
+        each_entry(rows, total, [&](u8* at, u64, u32 bytes, u32) { write_entry(at, bytes); });
         // Payload before CQE, of all lanes: who writes an entry fences, behind what the others did before.
         Warp().sync();
         if (collapsed()) {
@@ -536,9 +607,7 @@ class Engine {
             mem::fence<S>();
         }
         each_entry(rows, total, [&](u8* at, u64 nth, u32, u32 index) {
-            mem::store_relaxed<S>(
-                reinterpret_cast<u64*>(at + 56),
-                entry_tail(0, static_cast<u32>(Opcode::rdma_write), qpn_, index, nth, log_cq_));
+            mem::store_relaxed<S>(reinterpret_cast<u64*>(at + 56), tail(index, nth));
         });
         produced_ += total;
     }
@@ -551,9 +620,14 @@ class Engine {
     // The group that is polled.
     u32 group_ = ~0u;
     u32 heard_ = 0;  // lanes whose word's change is acted on
-    u32 busy_ = 0;   // state lanes of queue pairs that are to be visited in any case
+    u32 far_ = 0;    // lanes of registers that are asked seldom, and heard of later
+    u32 turns_ = 0;
+    u32 served_ = kWarp;  // first lane of the queue pair that is served
+    u32 busy_ = 0;        // state lanes of queue pairs that are to be visited in any case
     PerLane<u64> qps_;
     PerLane<const u64*> polled_;
+    PerLane<const u64*> far_page_;  // of registers far away; others' lanes ask what they poll anyway
+    PerLane<u64> coming_;
     PerLane<u64> seen_;
 
     // The queue pair that is served.

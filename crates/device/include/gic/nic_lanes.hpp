@@ -69,6 +69,16 @@ GIC_FN T value_of(const PerLane<T>& values, u32 lane) {
 #endif
 }
 
+// One lane's `value(lane)`, for all.
+template <class Value>
+GIC_FN u32 pick(Value value, u32 lane) {
+#if GIC_ON_GPU
+    return __shfl_sync(kAllLanes, static_cast<u32>(value(threadIdx.x & (kWarp - 1))), static_cast<int>(lane));
+#else
+    return static_cast<u32>(value(lane));
+#endif
+}
+
 // Each lane's value becomes that of the lane below; lane 0's becomes `first`.
 template <class T>
 GIC_FN void shift_up(const PerLane<T>& values, T first, PerLane<T>& into) {
