@@ -225,8 +225,8 @@ fn suite_file(
                 .map_err(|error| wrong(error.to_string()))?;
         }
         if let (None, Some(text)) = (&args.nic, &run.nic) {
-            block.nics = list(text, Some(platform.best_nic()))
-                .map_err(|error| wrong(error.to_string()))?;
+            block.nics =
+                list(text, Some(platform.best_nic())).map_err(|error| wrong(error.to_string()))?;
         }
         for (name, value) in run.axes {
             let axis = AxisId::by_name(&name).ok_or_else(|| {

@@ -54,22 +54,33 @@ struct WarpOp {
     u32 bytes;
 };
 
-// Where a thread is in its operations, and the slots and values of the next ones.
+// Where a thread is in its operations, and the slots and values of the next ones. On a GPU each lane of a warp keeps
+// its own place; a host thread, which is all lanes, keeps the first one's.
 class Place {
   public:
     GIC_FN Place(const RateArgs& a, u32 thread)
         : slots_(static_cast<u32>(a.slots)), stride_(static_cast<u32>(a.stride)),
-          base_(thread * a.slots * a.stride), value_(a.first + thread * a.ops) {}
+          slot_(a.lanes == kWarp ? wrap(own_lane()) : 0), base_(thread * a.slots * a.stride),
+          value_(a.first + thread * a.ops + (a.lanes == kWarp ? own_lane() : 0)) {}
 
-    // Of the operation that is `ahead` ones further on.
-    GIC_FN u64 offset(u32 ahead = 0) const { return base_ + static_cast<u64>(wrap(slot_ + ahead)) * stride_; }
-    GIC_FN u64 value(u32 ahead = 0) const { return value_ + ahead; }
+    // Of the lane's next operation.
+    GIC_FN u64 offset(u32 lane = 0) const {
+        return base_ + static_cast<u64>(GIC_ON_GPU ? slot_ : wrap(slot_ + lane)) * stride_;
+    }
+    GIC_FN u64 value(u32 lane = 0) const { return value_ + (GIC_ON_GPU ? 0 : lane); }
     GIC_FN void go(u32 by) {
         slot_ = wrap(slot_ + by);
         value_ += by;
     }
 
   private:
+    GIC_FN static u32 own_lane() {
+#if GIC_ON_GPU
+        return threadIdx.x & (kWarp - 1);
+#else
+        return 0;
+#endif
+    }
     // One lap past the end at most where there are slots enough: a division would cost as much as the post.
     GIC_FN u32 wrap(u32 slot) const {
         u32 before = slot - slots_;
@@ -79,7 +90,7 @@ class Place {
 
     u32 slots_;
     u32 stride_;
-    u32 slot_ = 0;
+    u32 slot_;
     u64 base_;
     u64 value_;
 };
@@ -111,6 +122,16 @@ GIC_FN Failure post_batch(const RateArgs& a, Endpoint<C>& endpoint, Place& place
                 return endpoint.put_warp(part, what, how).failure;
             }
         };
+#if GIC_ON_GPU
+        // The usual batch: one post, of which everything is known.
+        if (a.batch == kWarp) {
+            last(true);
+            Failure f = post(Warp());
+            if constexpr (C::shared) f.bits = warp.elect([&] { return f.bits; });
+            place.go(kWarp);
+            return f;
+        }
+#endif
         for (u32 left = a.batch; left != 0;) {
             u32 count = left < kWarp ? left : kWarp;
             left -= count;
