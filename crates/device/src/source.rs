@@ -33,6 +33,8 @@ headers![
     "kernels/loaded.hpp",
     "nic_lanes.hpp",
     "nic_types.hpp",
+    "nic_core.hpp",
+    "nic_fast.hpp",
     "nic_general.hpp",
     "nic.hpp",
     "kernels/nic.hpp",

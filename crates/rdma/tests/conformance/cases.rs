@@ -801,3 +801,22 @@ fn an_engine_with_a_thread_needs_nobody_to_step_it() {
         drop(world.region(0, 64, Access::all()));
     }
 }
+
+#[test]
+fn device_code_gives_each_check_its_syndrome() {
+    // Checks that the engine for GPUs doesn't make: it has one domain, no lost memory and no lost connection.
+    let others = [
+        Check::QueueMemory,
+        Check::ReadLimit,
+        Check::LocalPd,
+        Check::RemotePd,
+        Check::TooManyReads,
+        Check::BadRequest,
+        Check::RemoteLost,
+        Check::Response,
+        Check::Injected,
+    ];
+    for check in Check::ALL.iter().filter(|check| !others.contains(check)) {
+        assert_eq!(device::nic::syndrome_of(*check as u8), check.syndrome() as u32, "{check:?}");
+    }
+}

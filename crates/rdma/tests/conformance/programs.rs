@@ -203,7 +203,7 @@ fn program() -> impl Strategy<Value = Program> {
 impl Body {
     /// What comes after may overtake it on the CPU engine, unless fenced.
     fn reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Add { .. } | Self::Swap { .. })
+        matches!(self, Self::Read { .. } | Self::Add { .. } | Self::Swap { .. } | Self::Opcode(_))
     }
 }
 
@@ -397,7 +397,7 @@ impl<'a> Running<'a> {
             let mut av = self.vector;
             match op.target {
                 1 => av.key = (DC_KEY ^ 1).into(),
-                2 => av.dqp_dct = (self.number + 1 | wire::wqe::AV_EXTENDED).into(),
+                2 => av.dqp_dct = ((self.number + 1) | wire::wqe::AV_EXTENDED).into(),
                 3 => av.rlid = 9u16.to_be_bytes(),
                 _ => {}
             }
