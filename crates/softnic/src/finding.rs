@@ -88,6 +88,13 @@ pub enum Finding {
         /// QP number in the control segment.
         found: u32,
     },
+    /// A doorbell record was written, and no doorbell rung for it. Only a NIC that polls records sees this.
+    RecordNotRung {
+        /// Queue pair.
+        qpn: Qpn,
+        /// Producer that the record shows.
+        producer: u16,
+    },
 }
 
 /// The kinds of [`Finding`], to count them.
@@ -106,9 +113,10 @@ pub enum FindingKind {
     CqTooSmall,
     CqOverrun,
     QpnMismatch,
+    RecordNotRung,
 }
 
-const KINDS: usize = FindingKind::QpnMismatch as usize + 1;
+const KINDS: usize = FindingKind::RecordNotRung as usize + 1;
 
 impl Finding {
     /// Its kind.
@@ -125,6 +133,7 @@ impl Finding {
             Self::CqTooSmall { .. } => FindingKind::CqTooSmall,
             Self::CqOverrun { .. } => FindingKind::CqOverrun,
             Self::QpnMismatch { .. } => FindingKind::QpnMismatch,
+            Self::RecordNotRung { .. } => FindingKind::RecordNotRung,
         }
     }
 }
@@ -196,6 +205,11 @@ impl fmt::Display for Finding {
                 f,
                 "QP {qpn}: the control segment of WQE {index} names QP {found:#x}. Look for a WQE that was written to \
                  another queue's memory, or a template of another QP."
+            ),
+            Self::RecordNotRung { qpn, producer } => write!(
+                f,
+                "QP {qpn}: the doorbell record shows the producer {producer:#06x}, and no doorbell was rung for it: this NIC \
+                 polls the record and went on, hardware would not. Ring after each change of the record."
             ),
         }
     }

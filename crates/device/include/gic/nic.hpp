@@ -17,9 +17,10 @@ namespace nic {
 
 constexpr u32 kPolled = 4;  // words polled of a queue pair: two registers, the record, its state
 constexpr u32 kGroup = kWarp / kPolled;
-constexpr u32 kFarTurns = 64;      // looks at the near words, for one at a far register
-constexpr u32 kPatience = 64;      // looks at a record that lags behind its ring
-constexpr u32 kTurn = 16 * kWarp;  // WQEs of one queue pair, before it is another's turn
+constexpr u32 kAuditTurns = 1 << 16;  // looks at the near words, for one at what was never rung for
+constexpr u32 kFarTurns = 64;         // looks at the near words, for one at a far register
+constexpr u32 kPatience = 64;         // looks at a record that lags behind its ring
+constexpr u32 kTurn = 16 * kWarp;     // WQEs of one queue pair, before it is another's turn
 
 template <Scope S>
 class Engine {
@@ -80,6 +81,7 @@ class Engine {
             if (word == 2) seen_[lane] = static_cast<u64>(record_value(qp->own.producer)) << 32;
             heard[lane] = nth < last && !far[lane] && (word != 2 || record_rings);
             busy[lane] = nth < last && word == 3 && qp->own.attention != 0;
+            settled_[lane] = audited_[lane] = seen_[lane];
         });
         served_ = kWarp;
         far_ = ballot([&](u32 lane) { return far[lane]; });
@@ -98,6 +100,7 @@ class Engine {
         });
         u32 changed = heard_ & ballot([&](u32 lane) { return now[lane] != seen_[lane]; });
         if (GIC_SELDOM(far_ != 0 && (turns_++ & (kFarTurns - 1)) == 0)) changed |= hear_of_far(now);
+        if (GIC_SELDOM(far_ != 0 && turns_ % kAuditTurns == 0)) audit();
         u32 left = changed | busy_;
         u32 done = count_bits(changed & 0x33333333u);
         GIC_ROLLED
@@ -146,6 +149,40 @@ class Engine {
         if (attention_ & kWatching) watch();
     }
 
+    // A record that was written, and for a long time not rung for: the client's doorbell is missing.
+    GIC_FN void audit() {
+        GIC_ROLLED
+        for (u32 left = far_ & 0x11111111u; left != 0; left &= left - 1) {
+            u32 first = lowest_bit(left);
+            u64 shown = value_of(seen_, first + 2);
+            if (shown == value_of(settled_, first + 2) || shown != value_of(audited_, first + 2)) continue;
+            const Qp* qp = reinterpret_cast<const Qp*>(value_of(qps_, first));
+            u32 producer = be32(static_cast<u32>(shown >> 32)) & 0xffff;
+            auto rung = [&](u32 lane) {
+                u64 value = value_of(seen_, lane);
+                return be32(static_cast<u32>(value >> 32)) >> 8 == qp->fixed.qpn &&
+                       rung_for(value) == producer;
+            };
+            bool is_rung = rung(first);
+            // At a shared page another's ring takes the place of this one's.
+            if (!rung(first + 1) && !is_rung && (qp->fixed.flags & kSharedPage) == 0) {
+                once([&] {
+                    report(t_, qp->fixed.nic, FindingKind::record_not_rung, qp->fixed.qpn, 0, producer);
+                });
+            }
+            each_lane([&](u32 lane) {
+                if (lane == first + 2) settled_[lane] = shown;
+            });
+        }
+        each_lane([&](u32 lane) { audited_[lane] = seen_[lane]; });
+    }
+
+    // The producer that a register's value announces, in either form.
+    GIC_FN static u32 rung_for(u64 value) {
+        u32 ds = be32(static_cast<u32>(value >> 32)) & 0xff;
+        return ((be32(static_cast<u32>(value)) >> 8) + blocks_of(ds)) & 0xffff;
+    }
+
     // Takes what the far registers said some turns ago, and asks again. Returns the lanes that have news.
     GIC_FN u32 hear_of_far(PerLane<u64>& now) {
         u32 news = far_ & ballot([&](u32 lane) { return coming_[lane] != seen_[lane]; });
@@ -158,16 +195,14 @@ class Engine {
 
     // A register of the queue pair's page has a new value; the record showed `shown`.
     GIC_FN void hear(u64 value, u32 shown, u32 state) {
-        u32 low = be32(static_cast<u32>(value));
-        u32 high = be32(static_cast<u32>(value >> 32));
-        u32 qpn = high >> 8;
+        u32 qpn = be32(static_cast<u32>(value >> 32)) >> 8;
         if (GIC_SELDOM(qpn != q_.qpn())) {
             if (s_.fixed.flags & kPageLead) report_foreign(qpn);
             // This one's ring may have been overwritten before it was seen.
             if ((s_.fixed.flags & kSharedPage) && shown != (q_.producer() & 0xffff)) advance(shown);
             return;
         }
-        ring(((low >> 8) + blocks_of(high & 0xff)) & 0xffff, shown, state);
+        ring(rung_for(value), shown, state);
     }
 
     // A register announced `low`; the record showed `shown`.
@@ -276,6 +311,8 @@ class Engine {
     PerLane<const u64*> polled_;
     PerLane<const u64*> far_page_;  // of registers far away; others' lanes ask what they poll anyway
     PerLane<u64> coming_;
+    PerLane<u64> audited_;  // seen at the last audit
+    PerLane<u64> settled_;  // of records: rung for, or told of
     PerLane<u64> seen_;
 
     Served<S> q_;

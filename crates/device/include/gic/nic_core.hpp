@@ -140,16 +140,20 @@ GIC_FN bool apply(const Operands& o, u64 old, u64& next) {
 }
 
 // Returns the value before. What was placed before is seen by who sees the new one.
+//
+// Atomic among the threads of this GPU, and so among all requests to this NIC, as RDMA promises it: a CPU's own
+// atomics on host memory are not part of it, and a GPU can't take part in theirs over PCIe.
 template <Scope S, class T>
 GIC_FN u64 modify(u64 address, const Operands& o) {
     T* at = reinterpret_cast<T*>(address);
-    if (o.is_add && o.compare_mask == 0) return mem::fetch_add<S>(at, static_cast<T>(o.value));
-    mem::fence<S>();
+    bool is_plain_add = o.is_add && o.compare_mask == 0;
+    if (S == Scope::system || !is_plain_add) mem::fence<S>();
+    if (is_plain_add) return mem::fetch_add<Scope::gpu>(at, static_cast<T>(o.value));
     T old = mem::load_relaxed<S>(at);
     for (;;) {
         u64 next;
         if (!apply(o, old, next)) return old;
-        T seen = mem::compare_and_swap<S>(at, old, static_cast<T>(next));
+        T seen = mem::compare_and_swap<Scope::gpu>(at, old, static_cast<T>(next));
         if (seen == old) return old;
         old = seen;
     }

@@ -105,6 +105,7 @@ enum class FindingKind : u32 {
     receive_record_for_send = 6,
     cq_overrun = 8,
     qpn_mismatch = 9,
+    record_not_rung = 10,
 };
 constexpr u32 kBlank = 0x10000;  // unwritten_slot: nothing was there
 

@@ -490,6 +490,7 @@ fn finding(f: &nic::Finding) -> Option<Finding> {
         6 => Finding::ReceiveRecordForSend { qpn, producer: found },
         8 => Finding::CqOverrun { cq: CqId::numbered(index as u32), qpn },
         9 => Finding::QpnMismatch { qpn, index, found: f.found },
+        10 => Finding::RecordNotRung { qpn, producer: found },
         _ => return None,
     })
 }

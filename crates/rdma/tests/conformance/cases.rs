@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdma::soft::Engine;
 use rdma::soft_gpu::{self, EngineOn};
-use rdma::{Access, ConnectAttr, CqKind, Destination, QueuePairAttr, Region, Transport};
+use rdma::{Access, ConnectAttr, CqKind, Destination, Place, QueuePairAttr, Region, Transport};
 use softnic::{Check, Clock};
 use wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use wire::wqe::{Atomic, Ctrl, CtrlFlags, Data, Opcode, Raddr, inline_header};
@@ -818,5 +818,30 @@ fn device_code_gives_each_check_its_syndrome() {
     ];
     for check in Check::ALL.iter().filter(|check| !others.contains(check)) {
         assert_eq!(device::nic::syndrome_of(*check as u8), check.syndrome() as u32, "{check:?}");
+    }
+}
+
+/// Where a NIC polls records it goes on without a ring, as hardware doesn't: it says so.
+#[test]
+fn a_record_without_a_ring_is_found() {
+    for kind in &kinds() {
+        let Kind::Gpu(gpu) = kind else { continue };
+        let mut rig = Rig::new(kind);
+        let page = rdma::memory(&Place::Pinned(gpu.clone()), 4096).unwrap();
+        let attr = QueuePairAttr { doorbell_page: Some(page), ..ring_attr() };
+        let [near, _far] = rig.world.pair(&attr, &hasty());
+        let with_page = std::mem::replace(&mut rig.near, near);
+        rig.put(0);
+        rig.near.ring();
+        rig.world.run_for(Duration::from_millis(200));
+        assert_eq!(rig.world.nic(0).findings().unwrap(), Vec::<String>::new());
+        rig.put(8);
+        rig.near.write_record(rig.near.producer);
+        rig.world.run_for(Duration::from_millis(500));
+        assert!(rig.has(0, 16));
+        let findings = rig.world.nic(0).findings().unwrap();
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(findings[0].contains("no doorbell was rung for it"), "{findings:?}");
+        drop(with_page);
     }
 }

@@ -46,6 +46,12 @@ pub fn kinds() -> Vec<Kind> {
     kinds
 }
 
+/// How long nothing has changed where a GPU's NIC is done; under a sanitizer it takes longer to do something.
+fn patience() -> Duration {
+    let asked = std::env::var("CONFORMANCE_PATIENCE_MS").ok().and_then(|ms| ms.parse().ok());
+    Duration::from_millis(asked.unwrap_or(4))
+}
+
 /// Skipped tests are listed at the end of the run (`scripts/test.sh`).
 fn skip(what: &str) {
     eprintln!("SKIPPED: {what}");
@@ -140,6 +146,15 @@ impl World {
         self.nic(side).create_dc_target(key, access).unwrap()
     }
 
+    /// Lets a GPU's NICs work for some time.
+    pub fn run_for(&self, time: Duration) {
+        if let Fabric::Device(fabric) = &self.fabric {
+            let running = fabric.start().unwrap();
+            std::thread::sleep(time);
+            running.stop().unwrap();
+        }
+    }
+
     /// Lets the NICs work until there is nothing left that they could do.
     pub fn run(&self, queues: &[&Queue]) {
         if let (Kind::Gpu(_) | Kind::Pinned(_), Fabric::Device(fabric)) = (&self.kind, &self.fabric)
@@ -149,7 +164,7 @@ impl World {
             let mut last = Vec::new();
             let mut since = Instant::now();
             let end = Instant::now() + Duration::from_secs(10);
-            while since.elapsed() < Duration::from_millis(4) && Instant::now() < end {
+            while since.elapsed() < patience() && Instant::now() < end {
                 let now: Vec<_> = queues.iter().map(|queue| queue.raw()).collect();
                 if now != last {
                     last = now;
