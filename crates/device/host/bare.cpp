@@ -7,14 +7,18 @@ namespace {
 
 template <kernels::Op O>
 bool by_choice(const RunTimeChoice& c, const kernels::LatencyArgs& a) {
-    if (c.sharing != 0 || c.cq_kind != 1 || c.ringing != 0 || c.signalling != 0 || c.transport != 0 ||
-        c.checked)
+    if (c.sharing != 0 || c.cq_kind != 1 || c.ringing != 0 || c.signalling != 0 || c.transport != 0)
         return false;
     return with<kHostOrders>(c.order, [&](auto order) {
         return with<kCqLoads>(c.cq_load, [&](auto load) {
-            kernels::bare<Choice<static_cast<Order>(order.value), Sharing::exclusive, CqKind::collapsed,
-                                 static_cast<CqLoad>(load.value)>,
-                          O>(a);
+            constexpr Order kOrder = static_cast<Order>(order.value);
+            constexpr CqLoad kLoad = static_cast<CqLoad>(load.value);
+            if (c.checked)
+                kernels::bare<Choice<kOrder, Sharing::exclusive, CqKind::collapsed, kLoad, Ringing::each,
+                                     Signalling::every, 1, Transport::rc, true>,
+                              O>(a);
+            else
+                kernels::bare<Choice<kOrder, Sharing::exclusive, CqKind::collapsed, kLoad>, O>(a);
             return true;
         });
     });

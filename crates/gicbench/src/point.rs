@@ -60,6 +60,8 @@ named! {
     MiniGda = "mini-gda",
     /// A bare, hand-written sequence: what mini-gda's code is measured beside.
     Bare = "bare",
+    /// The same with the checks that mini-gda makes, written in place: what its header's calls cost.
+    Inlined = "inlined",
     /// GPU threads write descriptors, CPU workers post.
     MiniProxy = "mini-proxy",
 }

@@ -75,6 +75,18 @@ fn bare_puts_arrive_and_leave_the_queue_to_mini_gda() {
 }
 
 #[test]
+fn with_its_checks_it_does_the_same() {
+    for start in STARTS {
+        let choice = Choice { checked: 1, ..Choice::default() };
+        let rig = Rig::new(Options { choice, start, log_blocks: 2, ..Options::default() });
+        let (failure, total) = puts(&rig, Op::Put, 1, 39, true, true);
+        assert_eq!(Failure::unpack(failure), None);
+        assert!(total.iter().all(|ticks| *ticks > 0));
+        arrived(&rig, 42);
+    }
+}
+
+#[test]
 fn a_nic_that_does_not_answer_is_a_deadline() {
     let rig = Rig::new(Options { deadline: Duration::from_millis(20), ..Options::default() });
     let (failure, total) = puts(&rig, Op::Put, 1, 10, true, false);
@@ -85,7 +97,7 @@ fn a_nic_that_does_not_answer_is_a_deadline() {
 #[test]
 fn what_is_not_written_out_is_not_built() {
     for choice in [
-        Choice { checked: 1, ..Choice::default() },
+        Choice { ringing: device::choice::Ringing::Deferred, ..Choice::default() },
         Choice { cq_kind: device::choice::CqKind::Ring, ..Choice::default() },
         Choice { sharing: device::choice::Sharing::Thread, ..Choice::default() },
     ] {

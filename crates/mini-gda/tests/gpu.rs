@@ -67,7 +67,13 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(gpu: &Arc<Gpu>, inside: bool, place: &Place, choice: Choice, deadline: Duration) -> Self {
+    fn new(
+        gpu: &Arc<Gpu>,
+        inside: bool,
+        place: &Place,
+        choice: Choice,
+        deadline: Duration,
+    ) -> Self {
         let nics = if inside {
             Nics::Inside(soft_gpu::Fabric::open(EngineOn::Gpu(Arc::clone(gpu), 1)).unwrap())
         } else {
@@ -99,7 +105,12 @@ impl Rig {
     }
 
     /// Puts that each carry `first`, `first + 1`, …; what the kernel and the launch say.
-    fn put(&self, ops: u64, first: u64, until: Duration) -> (Option<Failure>, Result<Launched, CudaError>) {
+    fn put(
+        &self,
+        ops: u64,
+        first: u64,
+        until: Duration,
+    ) -> (Option<Failure>, Result<Launched, CudaError>) {
         self.put_to(ops, first, until, Remote { address: self.far.address, rkey: self.far.rkey })
     }
 

@@ -140,7 +140,7 @@ impl Bench {
             gda,
             spec,
             slots,
-            bare: point.transport == Transport::Bare,
+            bare: matches!(point.transport, Transport::Bare | Transport::Inlined),
             next: 1,
             signals: 0,
             wrong: 0,

@@ -24,7 +24,7 @@ impl Experiment for Latency {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda, Transport::Bare, Transport::MiniProxy]
+        &[Transport::MiniGda, Transport::Bare, Transport::Inlined, Transport::MiniProxy]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -63,11 +63,11 @@ impl Experiment for Latency {
                 nearest: vec!["8".to_owned()],
             });
         }
-        if point.transport == Transport::Bare && !is(AxisId::Op, "put") {
+        if WRITTEN_OUT.contains(&point.transport) && !is(AxisId::Op, "put") {
             return Err(Impossible {
                 axis: AxisId::Op,
                 with: AxisId::Payload,
-                why: "the bare sequence is a put".to_owned(),
+                why: "the sequence that is written out is a put".to_owned(),
                 nearest: vec!["put".to_owned()],
             });
         }
@@ -86,8 +86,9 @@ impl Experiment for Latency {
         if point.transport == Transport::MiniProxy {
             return proxied(ctx, point);
         }
-        if point.transport == Transport::Bare {
-            let choice = Choice { order: gda::order(point)?, ..Choice::default() };
+        if WRITTEN_OUT.contains(&point.transport) {
+            let checked = (point.transport == Transport::Inlined).into();
+            let choice = Choice { order: gda::order(point)?, checked, ..Choice::default() };
             let spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
             return gda::issue_and_completion(ctx, point, spec, Op::Put, QuietScope::One);
         }
@@ -119,7 +120,10 @@ impl Experiment for Latency {
 }
 
 /// Transports whose posting threads ring the doorbell.
-const GPU_SUBMITTED: &[Transport] = &[Transport::MiniGda, Transport::Bare];
+const GPU_SUBMITTED: &[Transport] = &[Transport::MiniGda, Transport::Bare, Transport::Inlined];
+
+/// Sequences that are written out by hand.
+const WRITTEN_OUT: &[Transport] = &[Transport::Bare, Transport::Inlined];
 
 fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
     let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;

@@ -22,7 +22,7 @@ impl Experiment for Ordering {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda, Transport::Bare]
+        &[Transport::MiniGda, Transport::Bare, Transport::Inlined]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -57,10 +57,11 @@ impl Experiment for Ordering {
         let choice = Choice {
             order: gda::order(point)?,
             cq_kind: match point.transport {
-                Transport::Bare => CqKind::Collapsed,
+                Transport::Bare | Transport::Inlined => CqKind::Collapsed,
                 _ => point.word(AxisId::Cq)?.parse().map_err(|e| PointError::from_error(&e))?,
             },
             cq_load: point.word(AxisId::CqLoad)?.parse().map_err(|e| PointError::from_error(&e))?,
+            checked: (point.transport == Transport::Inlined).into(),
             ..Choice::default()
         };
         let spec = Spec::one(choice, point.number_as(AxisId::Payload)?);

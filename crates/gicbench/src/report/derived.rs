@@ -76,6 +76,15 @@ const QUANTITIES: &[Quantity] = &[
         figure: None,
     },
     Quantity {
+        what: "issue over the same code written in place",
+        experiment: "ordering",
+        transport: "mini-gda",
+        metric: "issue_us",
+        when: &[("payload", "8")],
+        how: How::Beside("inlined"),
+        figure: None,
+    },
+    Quantity {
         what: "inlining 8 B saves of put + completion",
         experiment: "inline",
         transport: "mini-gda",

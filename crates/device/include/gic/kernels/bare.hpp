@@ -11,6 +11,8 @@
 namespace gic {
 namespace kernels {
 
+// With a checked choice it makes the checks that mini-gda's put makes, of length and of room: what the same code costs where it is written in place.
+//
 // `O` is Op::put or Op::put_inline, which carries 8 bytes. The arguments are latency's; `qps` is 1, and the queue
 // is at least 2 blocks deep.
 template <class C, Op O>
@@ -20,7 +22,8 @@ GIC_FN void bare(const LatencyArgs& a) {
                       C::ringing == Ringing::each && C::signalling == Signalling::every,
                   "one thread, one WQE, one doorbell, one CQE");
     const Qp qp = a.qp[0];
-    u32 head = static_cast<u32>(qp.state->reserved);
+    u64 head = qp.state->reserved;
+    u64 consumed = head;
     const u32 mask = qp.sq.blocks() - 1;
     const u64* tail = reinterpret_cast<const u64*>(qp.cq + 56);
     u64 n = a.warmup + a.samples;
@@ -32,6 +35,15 @@ GIC_FN void bare(const LatencyArgs& a) {
         write_payload(local, a.bytes, a.first + i);
 
         u64 start = clock_ticks();
+        if constexpr (C::checked) {
+            Why why = a.bytes == 0 || a.bytes > kMaxMessage  ? Why::bad_length
+                      : head + 1 - consumed > qp.sq.blocks() ? Why::deadline_space
+                                                             : Why::none;
+            if (GIC_SELDOM(why != Why::none)) {
+                *a.failure = Failure::of(why, qp.qpn, static_cast<u32>(head)).bits;
+                return;
+            }
+        }
         u8* wqe = qp.sq.base + static_cast<u64>(head & mask) * kBlockBytes;
         Segment s = control_segment(Opcode::rdma_write, head, qp.qpn, 3, kCqUpdate);
         mem::store_slot16(wqe, s.low, s.high);
@@ -52,16 +64,23 @@ GIC_FN void bare(const LatencyArgs& a) {
         // The last CQE's counter is that of the put.
         Wait time(qp.deadline);
         bool late = false;
+        u64 seen;
         for (;;) {
-            u64 seen = load_completion<C::cq_load>(tail);
+            seen = load_completion<C::cq_load>(tail);
             // Opcode 0 and the counter, in memory: counter (2 bytes), signature, opcode and owner.
-            if ((static_cast<u32>(seen >> 32) & 0xf000ffff) == select_bytes(head - 1, 0, 0x4401)) break;
+            if ((static_cast<u32>(seen >> 32) & 0xf000ffff) ==
+                select_bytes(static_cast<u32>(head - 1), 0, 0x4401))
+                break;
             if ((late = time.expired())) break;
+        }
+        if constexpr (C::checked) {
+            u32 counter = (static_cast<u32>(seen >> 24) & 0xff00) | (static_cast<u32>(seen >> 40) & 0xff);
+            consumed = rebuild_index(consumed, head, counter);
         }
         u64 done = clock_ticks();
 
         if (late) {
-            *a.failure = Failure::of(Why::deadline_completion, qp.qpn, head - 1).bits;
+            *a.failure = Failure::of(Why::deadline_completion, qp.qpn, static_cast<u32>(head - 1)).bits;
             break;
         }
         if (i >= a.warmup) {
