@@ -1,6 +1,6 @@
 //! The software ConnectX as a NIC: a fabric of NICs of this process, all linked to each other.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use softnic::{
     Access, Clock, Counters, CqAttr, CqId, CreateError, DctAttr, DmaBuf, EngineOptions, Faults,
@@ -81,7 +81,8 @@ impl Fabric {
                 let pd = engine
                     .control(id, softnic::Nic::alloc_pd)?
                     .map_err(creating("protection domain"))?;
-                Ok(Arc::new(SoftNic { engine: engine.clone(), id, pd }))
+                let pages = Mutex::default();
+                Ok(Arc::new(SoftNic { engine: engine.clone(), id, pd, pages }))
             })
             .collect::<Result<_, Error>>()?;
         Ok(Self { engine, nics, profile: attr.config.profile })
@@ -114,6 +115,9 @@ pub struct SoftNic {
     engine: SoftNics,
     id: u16,
     pd: PdId,
+    /// Doorbell pages in use, by address: queue pairs that share a page share the NIC's object for it, or each
+    /// object would take rings that are meant for another.
+    pages: Mutex<Vec<(usize, UarId, Weak<Objects>)>>,
 }
 
 fn creating(what: &'static str) -> impl Fn(CreateError) -> Error {
@@ -255,9 +259,7 @@ impl Nic for SoftNic {
             objects.made.push(Object::Cq(recv_cq));
             rq = Some(RqAttr { ring: part(&areas.rq)?, log_wqes: log, log_stride: 4 });
         }
-        let page_dma = page.dma();
-        let uar = self.make("doorbell page", move |nic| nic.alloc_uar(page_dma))?;
-        objects.made.push(Object::Uar(uar));
+        let (uar, page_object) = self.doorbell_page(&page)?;
         let qp_attr = QpAttr {
             pd: self.pd,
             kind: match attr.transport {
@@ -281,7 +283,8 @@ impl Nic for SoftNic {
             attr: attr.clone(),
             areas,
             doorbell_page: page,
-            _owner: Box::new(objects),
+            // In this order: the page is in use until its last queue pair is gone.
+            _owner: Box::new((objects, page_object)),
         })
     }
 
@@ -390,6 +393,24 @@ impl SoftNic {
         F: FnOnce(&mut softnic::Nic) -> Result<T, CreateError> + Send + 'static,
     {
         self.engine.control(self.id, f)?.map_err(creating(what))
+    }
+
+    /// The NIC's object for a doorbell page, and what destroys it.
+    fn doorbell_page(&self, page: &Arc<Memory>) -> Result<(UarId, Arc<Objects>), Error> {
+        let address = page.as_ptr().addr();
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.retain(|(.., object)| object.strong_count() > 0);
+        let known = pages.iter().find(|(at, ..)| *at == address);
+        if let Some((uar, object)) =
+            known.and_then(|(_, uar, object)| Some((*uar, object.upgrade()?)))
+        {
+            return Ok((uar, object));
+        }
+        let dma = page.dma();
+        let uar = self.make("doorbell page", move |nic| nic.alloc_uar(dma))?;
+        let object = Arc::new(self.owning(Object::Uar(uar)));
+        pages.push((address, uar, Arc::downgrade(&object)));
+        Ok((uar, object))
     }
 
     fn owning(&self, object: Object) -> Objects {

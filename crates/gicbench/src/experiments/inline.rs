@@ -35,6 +35,7 @@ impl Experiment for Inline {
             AxisUse::new(AxisId::Inline, "off,on", "off,on"),
             AxisUse::new(AxisId::Batch, "1,32", "1,32"),
             AxisUse::new(AxisId::Order, "gpu-release", "gpu-release"),
+            AxisUse::new(AxisId::PayloadMemory, "auto", "auto"),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
         AXES

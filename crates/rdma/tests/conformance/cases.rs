@@ -684,9 +684,6 @@ fn what_a_program_does_wrong_is_found_in_the_same_words() {
 #[test]
 fn queue_pairs_may_share_a_doorbell_page() {
     for kind in &kinds() {
-        if matches!(kind, Kind::Cpu) {
-            continue;
-        }
         let mut rig = Rig::new(kind);
         let page = rig.near.qp.doorbell_page.clone();
         let attr = QueuePairAttr { doorbell_page: Some(page), ..ring_attr() };
