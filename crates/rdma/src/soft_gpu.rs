@@ -290,6 +290,20 @@ pub struct Running {
 }
 
 impl Running {
+    /// Renews the engine's lease no more, as a host that hangs wouldn't: for tests of its end.
+    #[doc(hidden)]
+    pub fn fall_silent(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.fall_silent();
+        }
+    }
+
+    /// Whether the engine has ended, by itself or by an error.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.parts.as_ref().is_some_and(Parts::is_over)
+    }
+
     /// Stops the engine; it goes on where it was when it is started again.
     ///
     /// # Errors
@@ -308,17 +322,27 @@ impl Drop for Running {
 }
 
 impl Parts {
-    fn stop(mut self) -> Result<(), Error> {
-        let shared = &self.core.shared;
-        shared.tables().control.half(0).store(1, Ordering::Release);
-        let kernel = lock(&shared.kernel).take();
-        let ended =
-            kernel.map(|kernel| kernel.wait(Instant::now() + GRACE, None, &|| false)).transpose();
+    fn fall_silent(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(keeper) = self.keeper.take() {
             keeper.thread().unpark();
             let _ = keeper.join();
         }
+    }
+
+    fn is_over(&self) -> bool {
+        let kernel = lock(&self.core.shared.kernel);
+        kernel.as_ref().is_none_or(|kernel| kernel.is_done().unwrap_or(true))
+    }
+
+    fn stop(mut self) -> Result<(), Error> {
+        let core = Arc::clone(&self.core);
+        let shared = &core.shared;
+        shared.tables().control.half(0).store(1, Ordering::Release);
+        let kernel = lock(&shared.kernel).take();
+        let ended =
+            kernel.map(|kernel| kernel.wait(Instant::now() + GRACE, None, &|| false)).transpose();
+        self.fall_silent();
         // What is freed now may wait for the device.
         drop(self.persistent);
         let mut tables = shared.tables();

@@ -4,117 +4,14 @@ use std::time::{Duration, Instant};
 
 use rdma::soft::Engine;
 use rdma::soft_gpu::{self, EngineOn};
-use rdma::{Access, ConnectAttr, CqKind, Destination, Place, QueuePairAttr, Region, Transport};
+use rdma::{Access, CqKind, Destination, QueuePairAttr, Transport};
 use softnic::{Check, Clock};
 use wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use wire::wqe::{Atomic, Ctrl, CtrlFlags, Data, Opcode, Raddr, inline_header};
+use wire::wqe::{Atomic, Ctrl, CtrlFlags, Data, Opcode, Raddr};
 use zerocopy::IntoBytes;
 
-use crate::rig::{Kind, Queue, World, bytes, kinds, words};
-
-const LOG: u32 = 4;
-const LENGTH: usize = 16384;
-
-fn ring_attr() -> QueuePairAttr {
-    QueuePairAttr {
-        log_blocks: LOG,
-        cq_kind: CqKind::Ring,
-        log_cq: LOG,
-        log_receives: Some(2),
-        ..QueuePairAttr::default()
-    }
-}
-
-/// Gives up soon.
-fn hasty() -> ConnectAttr {
-    ConnectAttr { timeout: 1, retry_cnt: 1, rnr_retry: 1, ..ConnectAttr::default() }
-}
-
-struct Rig {
-    world: World,
-    near: Queue,
-    far: Queue,
-    local: Region,
-    remote: Region,
-}
-
-impl Rig {
-    fn new(kind: &Kind) -> Self {
-        Self::with(kind, &ring_attr(), &hasty())
-    }
-    fn with(kind: &Kind, attr: &QueuePairAttr, connect: &ConnectAttr) -> Self {
-        let world = World::new(kind);
-        let [near, far] = world.pair(attr, connect);
-        let local = world.region(0, LENGTH, Access::empty());
-        let remote = world.region(1, LENGTH, Access::all());
-        let fill: Vec<u8> = (0..LENGTH).map(|i| (i * 7 + i / 256) as u8).collect();
-        local.memory.write(0, &fill).unwrap();
-        Self { world, near, far, local, remote }
-    }
-    fn run(&self) {
-        self.world.run(&[&self.near, &self.far]);
-    }
-    fn data(&self, at: u64, len: u32) -> Vec<u8> {
-        Data::new(self.local.address + at, len, self.local.lkey).as_bytes().to_vec()
-    }
-    fn raddr(&self, at: u64) -> Vec<u8> {
-        Raddr::new(self.remote.address + at, self.remote.rkey).as_bytes().to_vec()
-    }
-    fn ctrl(&self, op: u8, opmod: u8, ds: usize, flags: CtrlFlags) -> Ctrl {
-        let mut ctrl =
-            Ctrl::new(Opcode::Nop, self.near.producer, self.near.qp.qpn, ds as u8, flags, 0);
-        let index = self.near.producer as u32 & 0xffff;
-        ctrl.opmod_index_opcode = (u32::from(opmod) << 24 | index << 8 | u32::from(op)).into();
-        ctrl
-    }
-    /// Posts an operation that takes its natural number of segments.
-    fn post(&mut self, op: Opcode, flags: CtrlFlags, body: &[Vec<u8>]) -> u64 {
-        let body = body.concat();
-        let ctrl = self.ctrl(op as u8, 0, 1 + body.len().div_ceil(16), flags);
-        self.near.write(&[ctrl.as_bytes(), &body].concat())
-    }
-    /// A signalled 8-byte write of local bytes `at` to the same place.
-    fn put(&mut self, at: u64) -> u64 {
-        let body = [self.raddr(at), self.data(at, 8)];
-        self.post(Opcode::RdmaWrite, CtrlFlags::CQ_UPDATE, &body)
-    }
-    fn has(&self, at: usize, len: usize) -> bool {
-        bytes(&self.remote)[at..at + len] == bytes(&self.local)[at..at + len]
-    }
-}
-
-fn inline(bytes: &[u8]) -> Vec<u8> {
-    let mut all = inline_header(bytes.len() as u32).to_bytes().to_vec();
-    all.extend(bytes);
-    all.resize(all.len().next_multiple_of(16), 0);
-    all
-}
-
-fn done(op: Opcode, qpn: u32, index: u64, len: u32) -> Cqe {
-    Cqe::requester(op as u8, qpn, index as u16, len)
-}
-
-fn failed(check: Check, op: u8, qpn: u32, index: u64) -> Cqe {
-    let kind = CqeOpcode::RequesterError;
-    Cqe::error(kind, check.syndrome(), check as u8, op, qpn, index as u16)
-}
-
-/// The next entries of the send CQ are these, to the byte.
-#[track_caller]
-fn expect(name: &str, kind: &Kind, first: u64, seen: &[[u8; 64]], due: &[Cqe]) {
-    let seen_words: Vec<_> = seen.iter().map(words).collect();
-    assert_eq!(seen.len(), due.len(), "{name} on {kind:?}: {seen_words:#?}");
-    for (nth, (seen, due)) in seen.iter().zip(due).enumerate() {
-        let due: [u8; 64] = due.with_owner(first + nth as u64, LOG).as_bytes().try_into().unwrap();
-        assert_eq!(
-            seen,
-            &due,
-            "{name} on {kind:?}, entry {nth}: {} instead of {}",
-            words(seen),
-            words(&due)
-        );
-    }
-}
+use crate::pair::{LENGTH, LOG, Rig, done, expect, failed, hasty, inline, ring_attr};
+use crate::rig::{Kind, World, bytes, kinds, words};
 
 /// Opcode, opmod, segments (`None`: what the body takes), body.
 struct Bad(u8, u8, Option<u8>, Vec<u8>);
@@ -815,30 +712,5 @@ fn device_code_gives_each_check_its_syndrome() {
     ];
     for check in Check::ALL.iter().filter(|check| !others.contains(check)) {
         assert_eq!(device::nic::syndrome_of(*check as u8), check.syndrome() as u32, "{check:?}");
-    }
-}
-
-/// Where a NIC polls records it goes on without a ring, as hardware doesn't: it says so.
-#[test]
-fn a_record_without_a_ring_is_found() {
-    for kind in &kinds() {
-        let Kind::Gpu(gpu) = kind else { continue };
-        let mut rig = Rig::new(kind);
-        let page = rdma::memory(&Place::Pinned(gpu.clone()), 4096).unwrap();
-        let attr = QueuePairAttr { doorbell_page: Some(page), ..ring_attr() };
-        let [near, _far] = rig.world.pair(&attr, &hasty());
-        let with_page = std::mem::replace(&mut rig.near, near);
-        rig.put(0);
-        rig.near.ring();
-        rig.world.run_for(Duration::from_millis(200));
-        assert_eq!(rig.world.nic(0).findings().unwrap(), Vec::<String>::new());
-        rig.put(8);
-        rig.near.write_record(rig.near.producer);
-        rig.world.run_for(Duration::from_millis(500));
-        assert!(rig.has(0, 16));
-        let findings = rig.world.nic(0).findings().unwrap();
-        assert_eq!(findings.len(), 1, "{findings:?}");
-        assert!(findings[0].contains("no doorbell was rung for it"), "{findings:?}");
-        drop(with_page);
     }
 }

@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod cases;
+mod on_gpu;
+mod pair;
 mod programs;
 mod rig;
