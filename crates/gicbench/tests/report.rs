@@ -356,6 +356,115 @@ fn the_picture_follows_from_the_axes_that_vary() {
     assert!(panels.contains(">issue: qps 1</text>") && panels.contains(">issue: qps 2</text>"));
 }
 
+/// The texts of a class in a picture, in their order.
+fn texts<'a>(picture: &'a str, class: &str) -> Vec<&'a str> {
+    let start = format!("class=\"{class}\"");
+    let rest = picture.split(&start).skip(1);
+    rest.filter_map(|rest| rest.split_once('>')?.1.split('<').next()).collect()
+}
+
+#[test]
+fn long_titles_and_names_are_wrapped_and_none_is_cut() {
+    let record = shown();
+    let long = |word: &str| format!("{word}-which-is-a-rather-long-word");
+    let mut rows = Vec::new();
+    for load in [1, 2, 4] {
+        for line in 0..6 {
+            for panel in ["left", "right"] {
+                let parameters = json!({"load": load, "mode": long("mode"), "kind": long(panel),
+                    "other": long(panel), "third": long(panel), "line": long(&format!("line-{line}")),
+                    "again": long(&format!("again-{line}"))});
+                rows.push(made_up(&record, parameters, f64::from(load + line)));
+            }
+        }
+    }
+    let record = with_rows(rows);
+    let page = page(&[&record]);
+    assert_complete(&page, &[&record]);
+    let pictures = pictures(&page);
+    assert_eq!(pictures.len(), 2);
+    for (picture, panel) in pictures.into_iter().zip(["left", "right"]) {
+        assert!(!picture.contains('…'));
+        let title = texts(picture, "panel");
+        assert!(title.len() > 1 && title.iter().all(|line| line.len() <= 70), "{title:?}");
+        let title = title.join(" ");
+        for name in ["kind", "other", "third"] {
+            assert!(title.contains(&format!("{name} {}", long(panel))), "{title}");
+        }
+        // What all lines of the page or of the panel share isn't repeated in each.
+        let names = texts(picture, "name").join(" ");
+        assert!(!names.contains("mode") && !names.contains("kind"), "{names}");
+        for line in 0..6 {
+            let name = names.replace(' ', "");
+            assert!(name.contains(&format!("line{}", long(&format!("line-{line}")))), "{name}");
+        }
+    }
+    assert_eq!(page.matches("At every point: ").count(), 1);
+    assert!(page.contains(&format!("mode {}", long("mode"))));
+}
+
+#[test]
+fn points_that_stand_alone_on_the_axis_are_bars_beside_their_neighbours() {
+    let record = shown();
+    let point = |load: u64, queues: u64, mode: &str, kind: &str| {
+        let lane = format!("lane-{queues}");
+        let parameters = json!({"load": load, "lane": lane, "mode": mode, "kind": kind});
+        made_up(&record, parameters, (load * queues) as f64)
+    };
+    let mut rows = Vec::new();
+    for load in [1, 4, 16] {
+        rows.extend((1..=8).map(|queues| point(load, queues, "plain", "one")));
+    }
+    // One line in each of two ways, and single points in two others.
+    for mode in ["quick", "slow"] {
+        rows.extend([1, 4].map(|load| point(load, 2, mode, "one")));
+    }
+    rows.extend(["two", "three"].map(|kind| point(16, 2, "plain", kind)));
+    let record = with_rows(rows);
+    let page = page(&[&record]);
+    assert_harmless(&page);
+    assert_complete(&page, &[&record]);
+    let pictures = pictures(&page);
+    let [lines, joined, bars] = pictures.as_slice() else { panic!("{}", pictures.len()) };
+    assert_eq!(texts(lines, "name").len(), 8);
+    // The two lines, and the one that differs from them in nothing but the mode.
+    let mut names = texts(joined, "name");
+    names.sort_unstable();
+    assert_eq!(names, ["mode plain", "mode quick", "mode slow"]);
+    assert_eq!(values(joined, "data-again").len(), 3);
+    assert_eq!((values(bars, "data-mark").len(), values(bars, "data-again").len()), (2, 1));
+    assert!(texts(bars, "cell").contains(&"above"), "{bars}");
+}
+
+#[test]
+fn a_fact_that_only_its_noise_changes_is_no_axis() {
+    let record = shown();
+    for (step, is_axis) in [(0.001, false), (400.0, true)] {
+        let rows = (0..3).map(|index| {
+            let mut row = made_up(&record, json!({"payload": 8}), 1.0);
+            row["experiment"] = json!("clock");
+            row["parameters"]["order"] = json!(["none", "gpu-release", "system-fence"][index]);
+            row["details"] = json!({"clock_mhz": 1980.0 - step * index as f64});
+            row
+        });
+        let record = with_rows(rows.collect());
+        let page = page(&[&record]);
+        assert_complete(&page, &[&record]);
+        assert_eq!(page.contains("clock, as measured (MHz)</text>"), is_axis);
+    }
+}
+
+#[test]
+fn sampling_that_differs_is_not_said_to_be_the_same_everywhere() {
+    let record = shown();
+    let rows = [0.4, 0.3].map(|seconds| {
+        let parameters = json!({"payload": seconds * 1000.0, "window": 16, "duration_s": seconds});
+        made_up(&record, parameters, 1.0)
+    });
+    let page = page(&[&with_rows(rows.to_vec())]);
+    assert!(page.contains("window 16") && page.contains("duration_s 0.4 or 0.3."));
+}
+
 #[test]
 fn points_that_differ_in_nothing_are_all_there() {
     let record = shown();

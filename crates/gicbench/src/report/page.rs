@@ -126,6 +126,7 @@ fn section(
     if entries.is_empty() {
         page.element("p", &[("class", &"none")], &"Nothing was measured.");
     }
+    rows::shared(page, entries);
     picture::draw(page, &picture::pictures(&experiment.name, entries));
     rows::resources(page, entries);
     section_notes(page, experiment, sources, entries);

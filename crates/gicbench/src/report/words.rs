@@ -60,6 +60,15 @@ pub(super) fn axis_value(name: &str, value: f64) -> String {
     if is_bytes(name) && whole { Bytes(value as u64).to_string() } else { value.to_string() }
 }
 
+/// The unit behind a number on an axis of that name, as it is shown.
+pub(super) fn axis_unit(name: &str, shown: &str) -> &'static str {
+    match is_bytes(name) {
+        true if shown.ends_with(['K', 'M', 'G']) => "iB",
+        true => " B",
+        false => "",
+    }
+}
+
 /// A measured number: digits as its size deserves.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
@@ -146,6 +155,36 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     short
 }
 
+/// A text as lines of at most so many characters: broken behind a comma, else at a space, and within a word
+/// only where the word alone is too long.
+pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let most = most.max(1);
+    let length = |text: &str| text.trim_end().chars().count();
+    let mut pieces: Vec<String> = Vec::new();
+    for part in text.split_inclusive(", ") {
+        if length(part) <= most {
+            pieces.push(part.to_owned());
+            continue;
+        }
+        for word in part.split_inclusive(' ') {
+            let characters: Vec<char> = word.chars().collect();
+            let most = if length(word) <= most { characters.len() } else { most };
+            pieces.extend(characters.chunks(most).map(String::from_iter));
+        }
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + length(&piece) <= most => line.push_str(&piece),
+            _ => lines.push(piece),
+        }
+    }
+    for line in &mut lines {
+        line.truncate(line.trim_end().len());
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,5 +240,21 @@ mod tests {
         assert_eq!(count(1234567), "1\u{202f}234\u{202f}567");
         assert_eq!(shortened("abcdef", 4), "abc…");
         assert_eq!(shortened("abcd", 4), "abcd");
+    }
+
+    #[test]
+    fn a_wrapped_text_loses_nothing_but_spaces_at_its_breaks() {
+        for (text, most, lines) in [
+            ("", 10, &[] as &[&str]),
+            ("nic soft", 10, &["nic soft"]),
+            ("nic soft, inline on", 12, &["nic soft,", "inline on"]),
+            ("nic soft, inline on, qps 8", 20, &["nic soft, inline on,", "qps 8"]),
+            ("message rate: nic soft", 14, &["message rate:", "nic soft"]),
+            ("abcdefgh ij", 3, &["abc", "def", "gh", "ij"]),
+            ("µµµµ", 2, &["µµ", "µµ"]),
+            ("a b", 0, &["a", "b"]),
+        ] {
+            assert_eq!(wrapped(text, most), lines, "{text}");
+        }
     }
 }

@@ -67,6 +67,15 @@ pub(super) fn resources(page: &mut Markup, entries: &[Entry]) {
     page.close();
 }
 
+/// What all measurements of an experiment share: it is said once, and not in any picture.
+pub(super) fn shared(page: &mut Markup, entries: &[Entry]) {
+    let fixed = fixed(entries, &varying(entries));
+    if !fixed.is_empty() {
+        let text = format!("At every point: {}.", fixed.join(", "));
+        page.element("p", &[("class", &"at shared")], &text);
+    }
+}
+
 /// Writes the table, folded.
 pub(super) fn rows(page: &mut Markup, entries: &[Entry]) {
     let columns = varying(entries);
@@ -86,12 +95,10 @@ pub(super) fn rows(page: &mut Markup, entries: &[Entry]) {
 
     page.open("details", &[("class", &"data")]);
     page.element("summary", &[], &words::counted(entries.len(), "measurement"));
-    page.open("ul", &[("class", &"notes")]);
-    page.element("li", &[], &format!("At every point: {}.", fixed(entries, &columns).join(", ")));
     for (transport, facts) in common.iter().filter(|(_, facts)| !facts.is_empty()) {
-        page.element("li", &[], &format!("Every measurement of {transport}: {}.", joined(facts)));
+        let text = format!("Every measurement of {transport}: {}.", joined(facts));
+        page.element("p", &[("class", &"at shared")], &text);
     }
-    page.close();
     page.open("div", &[("class", &"scroll")]);
     page.open("table", &[("class", &"rows")]);
     page.open("thead", &[]);
@@ -174,7 +181,17 @@ fn fixed(entries: &[Entry], columns: &[String]) -> Vec<String> {
     let one = |name: &str| {
         let with = |entry: &&Entry| entry.coordinate(name).is_some();
         let entry = entries.iter().find(with)?;
-        let value = entry.show(name);
+        // How long points were sampled may differ without being a column.
+        let mut values: Vec<String> = Vec::new();
+        for entry in entries.iter().filter(with) {
+            let shown = entry.show(name);
+            let unit = words::axis_unit(name, &shown);
+            let value = format!("{shown}{unit}");
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        let value = values.join(" or ");
         let only = if entries.iter().all(|entry| with(&entry)) {
             String::new()
         } else {

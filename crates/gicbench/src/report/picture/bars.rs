@@ -2,7 +2,7 @@
 //!
 //! On a logarithmic scale a length means nothing: there a dot stands where the bar would end.
 
-use super::frame::{Area, CHARACTER, Canvas, letters};
+use super::frame::{Area, CHARACTER, Canvas, HEAD_CHARACTER, TITLE_LINE, letters, title_lines};
 use super::plan::{Panel, Picture};
 use super::scale::{Scale, is_drawable};
 use super::tail;
@@ -17,23 +17,18 @@ const WIDTH: f64 = 800.0;
 /// Width that the bars have at least and at most.
 const BARS: (f64, f64) = (240.0, 440.0);
 /// Longest coordinate, in characters.
-const LONGEST: usize = 24;
+const LONGEST: usize = 48;
 
 /// Draws a panel.
-pub(super) fn draw(picture: &Picture, panel: &Panel, columns: &[String], scale: &Scale) -> Canvas {
+pub(super) fn draw(picture: &Picture, panel: &Panel, scale: &Scale) -> Canvas {
     let unit = words::unit(&picture.unit);
     let title = titled(&picture.title, &panel.title);
     let mut canvas = Canvas::new(title.clone());
-    // What the panel's title says isn't said again in each line.
-    let differs = |name: &&String| {
-        let first = panel.entries.first().map(|entry| entry.show(name));
-        panel.title.is_empty() || panel.entries.iter().any(|entry| Some(entry.show(name)) != first)
-    };
-    let columns: Vec<String> = columns.iter().filter(differs).cloned().collect();
-    let left = Columns::left(&columns, &panel.entries);
-    let right = Columns::right(&panel.entries, unit);
-    let heading = if title.is_empty() { 20.0 } else { 42.0 };
+    let left = Columns::left(&panel.told, &panel.entries);
+    let right = Columns::right(panel, unit);
     let width = (WIDTH - left.width - right.width).clamp(BARS.0, BARS.1);
+    let lines = title_lines(&title, left.width.max(20.0) + width + GAP + right.width);
+    let heading = 25.0 + TITLE_LINE * lines.len() as f64;
     let area = Area {
         // Half of the first tick's label stands to the left of the bars.
         left: left.width.max(20.0),
@@ -41,7 +36,7 @@ pub(super) fn draw(picture: &Picture, panel: &Panel, columns: &[String], scale: 
         width,
         height: ROW * panel.entries.len() as f64 + 4.0,
     };
-    canvas.text(0.0, 14.0, "panel", "start", &title);
+    canvas.heading(&lines);
     let axis = format!(
         "{} ({unit}{})",
         picture.title,
@@ -55,7 +50,7 @@ pub(super) fn draw(picture: &Picture, panel: &Panel, columns: &[String], scale: 
         let middle = area.top + ROW * (index as f64 + 0.5) + 2.0;
         left.cells(&mut canvas, 0.0, middle + 4.0, index);
         right.cells(&mut canvas, area.right() + GAP, middle + 4.0, index);
-        mark(&mut canvas, entry, area, middle, scale);
+        mark(&mut canvas, entry, panel.again.contains(&entry.id()), area, middle, scale);
     }
     canvas.size(area.right() + GAP + right.width, area.bottom() + 40.0);
     canvas
@@ -66,11 +61,11 @@ pub(super) fn titled(picture: &str, panel: &str) -> String {
     if panel.is_empty() { picture.to_owned() } else { format!("{picture}: {panel}") }
 }
 
-fn mark(canvas: &mut Canvas, entry: &Entry, area: Area, middle: f64, scale: &Scale) {
+fn mark(canvas: &mut Canvas, entry: &Entry, again: bool, area: Area, middle: f64, scale: &Scale) {
     let row = entry.row;
     let value = entry.typical();
     let colour = if entry.source > 0 { entry.source } else { 0 };
-    canvas.measurement(entry, colour);
+    canvas.measurement(entry, colour, again);
     if is_drawable(value) {
         let end = area.x(scale.position(value));
         if scale.is_linear() {
@@ -135,8 +130,9 @@ impl Columns {
         let columns: Vec<Column> = columns
             .into_iter()
             .map(|(head, cells, to_the_right)| {
-                let longest = cells.iter().chain([&head]).map(|text| text.chars().count()).max();
-                let width = longest.unwrap_or(0) as f64 * CHARACTER + GAP;
+                let length = |text: &String| text.chars().count() as f64;
+                let longest = cells.iter().map(length).fold(0.0, f64::max) * CHARACTER;
+                let width = longest.max(length(&head) * HEAD_CHARACTER) + GAP;
                 Column { head, cells, width, to_the_right }
             })
             .collect();
@@ -161,7 +157,8 @@ impl Columns {
     }
 
     /// The numbers.
-    fn right(entries: &[Entry], unit: &str) -> Self {
+    fn right(panel: &Panel, unit: &str) -> Self {
+        let entries = &panel.entries;
         let all = |cell: Cell| entries.iter().map(cell).collect::<Vec<_>>();
         let mut columns =
             vec![(format!("p50 ({unit})"), all(|entry| words::median(entry.row)), true)];
@@ -178,6 +175,11 @@ impl Columns {
             if cells.iter().any(|cell| !cell.is_empty()) {
                 columns.push((head.to_owned(), cells, head != "note"));
             }
+        }
+        if !panel.again.is_empty() {
+            let again = |entry: &Entry| panel.again.contains(&entry.id());
+            let cells = entries.iter().map(|e| if again(e) { "above" } else { "" }.to_owned());
+            columns.push(("also".to_owned(), cells.collect(), false));
         }
         Columns::new(columns)
     }

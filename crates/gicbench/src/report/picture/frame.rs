@@ -7,12 +7,20 @@ use super::tooltip;
 use crate::record::Row;
 use crate::report::entry::Entry;
 use crate::report::markup::{Markup, Px};
+use crate::report::words;
 
 /// Width of a character of a label. Fonts differ: this is a wide one's.
 pub(super) const CHARACTER: f64 = 6.7;
 
+/// Width of a character of a column's head and of a panel's title, which are bold.
+pub(super) const HEAD_CHARACTER: f64 = 8.0;
+const TITLE_CHARACTER: f64 = 8.4;
+
+/// Height of a line of a panel's title.
+pub(super) const TITLE_LINE: f64 = 17.0;
+
 /// Number of colours.
-const COLOURS: usize = 8;
+pub(super) const COLOURS: usize = 8;
 
 /// A rectangle.
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +105,13 @@ impl Canvas {
             &[("x", &Px(x)), ("y", &Px(y)), ("class", &class), ("text-anchor", &anchor)],
             text,
         );
+    }
+
+    /// A panel's title, in as many lines as its width needs.
+    pub fn heading(&mut self, lines: &[String]) {
+        for (index, line) in lines.iter().enumerate() {
+            self.text(0.0, 14.0 + TITLE_LINE * index as f64, "panel", "start", line);
+        }
     }
 
     /// A text that runs upwards, around its middle.
@@ -194,11 +209,12 @@ impl Canvas {
     }
 
     /// Opens the group that is the mark of a measurement.
-    pub fn measurement(&mut self, entry: &Entry, colour: usize) {
-        self.markup.open(
-            "g",
-            &[("class", &format_args!("mark c{}", colour % COLOURS)), ("data-mark", &entry.id())],
-        );
+    ///
+    /// What another panel shows already is marked as shown again.
+    pub fn measurement(&mut self, entry: &Entry, colour: usize, again: bool) {
+        let name = if again { "data-again" } else { "data-mark" };
+        let class = format!("mark c{}", colour % COLOURS);
+        self.markup.open("g", &[("class", &class), (name, &entry.id())]);
         self.markup.element("title", &[], &tooltip(entry));
     }
 
@@ -235,6 +251,11 @@ fn coordinates(points: &[(f64, f64)]) -> String {
     let points: Vec<String> =
         points.iter().map(|(x, y)| format!("{},{}", Px(*x), Px(*y))).collect();
     points.join(" ")
+}
+
+/// The lines of a panel's title.
+pub(super) fn title_lines(title: &str, width: f64) -> Vec<String> {
+    words::wrapped(title, (width / TITLE_CHARACTER) as usize)
 }
 
 /// The letters of what has to be known before a number is used.

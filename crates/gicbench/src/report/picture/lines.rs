@@ -1,7 +1,7 @@
 //! Lines and points along a numeric axis, a name at the end of each line.
 
 use super::bars::titled;
-use super::frame::{Area, CHARACTER, Canvas};
+use super::frame::{Area, CHARACTER, COLOURS, Canvas, TITLE_LINE, title_lines};
 use super::plan::{Fact, Panel, Picture, Shape, labelled};
 use super::scale::{Scale, is_drawable};
 use super::{has_whiskers, tail};
@@ -9,20 +9,21 @@ use crate::report::entry::{Coordinate, Entry, grouped};
 use crate::report::words;
 
 const LEFT: f64 = 62.0;
-const TOP: f64 = 28.0;
+/// Room above the plot, below the title.
+const TOP: f64 = 11.0;
 /// Width of a panel with the names at its right.
 const WIDTH: f64 = 540.0;
 /// Least width of the plot, and its height.
 const PLOT: (f64, f64) = (280.0, 220.0);
 const BELOW: f64 = 44.0;
 /// Height of the plot of a companion, and its distance.
-const COMPANION: (f64, f64) = (80.0, 16.0);
+const COMPANION: (f64, f64) = (80.0, 28.0);
 /// Room inside the plot on both sides of the points, of its width.
 const INSET: f64 = 0.04;
-/// Longest name of a line, in characters.
+/// Longest line of a name, in characters.
 const LONGEST: usize = 28;
-/// Least distance of two names.
-const NAME: f64 = 14.0;
+/// Height of a line of a name, and distance of two names.
+const NAME: (f64, f64) = (13.0, 3.0);
 
 /// A line with its name.
 struct Line<'a> {
@@ -30,13 +31,16 @@ struct Line<'a> {
     number: usize,
     /// Positions on the horizontal axis, and the measurements.
     points: Vec<(f64, Entry<'a>)>,
+    /// Whether another panel shows it too.
+    again: bool,
 }
 
 /// How the panels of a picture are drawn alike.
 struct Style<'p> {
     picture: &'p Picture<'p>,
-    series: &'p [String],
-    names: Vec<String>,
+    /// What tells lines apart in any of the panels, and the lines by that, in the order of their colours.
+    told: Vec<String>,
+    lines: Vec<Vec<String>>,
     along: Scale,
     along_values: Vec<f64>,
     along_title: String,
@@ -46,33 +50,59 @@ struct Style<'p> {
     whiskers: bool,
     companion: Option<(Fact, Scale)>,
     name_width: f64,
+    title_width: f64,
+    top: f64,
+    height: f64,
 }
 
 /// Draws the panels of a picture.
 pub(super) fn draw(picture: &Picture, entries: &[Entry], values: &Scale) -> Vec<Canvas> {
-    let (series, along_name, along_title, companion) = match &picture.shape {
-        Shape::Lines { along, series, companion } => {
-            (series, along.as_str(), words::axis_title(along), *companion)
-        }
-        Shape::Points { along, series } => (series, along.name, along.title.to_owned(), None),
-        Shape::Bars { .. } => return Vec::new(),
+    let (along_name, along_title, companion) = match &picture.shape {
+        Shape::Lines { along, companion } => (along.as_str(), words::axis_title(along), *companion),
+        Shape::Points { along } => (along.name, along.title.to_owned(), None),
+        Shape::Bars => return Vec::new(),
     };
     let along_values: Vec<f64> = entries.iter().filter_map(|e| place(&picture.shape, e)).collect();
     let Some(along) = Scale::along(&along_values) else { return Vec::new() };
-    let names = grouped(entries, |entry| name(entry, series)).into_iter().map(|(name, _)| name);
-    let names: Vec<String> = names.collect();
-    let published = entries.iter().filter_map(|entry| entry.row.reference.as_ref());
-    let published = published.map(|figure| published_label(figure.value));
-    let longest = names.iter().cloned().chain(published);
-    let longest = longest.map(|name| name.chars().count().min(LONGEST)).max().unwrap_or(0);
+    let mut told: Vec<String> = Vec::new();
+    for name in picture.panels.iter().flat_map(|panel| &panel.told) {
+        if !told.contains(name) {
+            told.push(name.clone());
+        }
+    }
+    let lines = grouped(entries, |entry| key(entry, &told)).into_iter().map(|(key, _)| key);
+    let lines = lines.collect();
+    // Every panel has room for the names of the one that needs most.
+    let (mut longest, mut height) = (0, PLOT.1);
+    for panel in &picture.panels {
+        let names = grouped(&panel.entries, |entry| name(entry, &panel.told));
+        let names = names.into_iter().map(|(name, _)| name);
+        let figures = panel.entries.iter().filter_map(|entry| entry.row.reference.as_ref());
+        let mut figures: Vec<String> = figures.map(|f| published_label(f.value)).collect();
+        figures.dedup();
+        let names = names.chain(figures).map(|name| words::wrapped(&name, LONGEST));
+        let names: Vec<Vec<String>> = names.collect();
+        height = height.max(names.iter().map(|lines| name_height(lines)).sum());
+        let lengths = names.iter().flatten().map(|line| line.chars().count());
+        longest = longest.max(lengths.max().unwrap_or(0));
+    }
     let companion = companion.and_then(|fact| {
         let facts: Vec<f64> = entries.iter().filter_map(|entry| entry.fact(fact.name)).collect();
         Some((fact, Scale::linear(facts)?))
     });
+    let name_width = longest as f64 * CHARACTER + if longest > 0 { 24.0 } else { 8.0 };
+    let title_width = LEFT + (WIDTH - LEFT - name_width).max(PLOT.0) + name_width;
+    let titles = picture
+        .panels
+        .iter()
+        .map(|panel| title_lines(&titled(&picture.title, &panel.title), title_width).len());
     let style = Style {
+        top: TOP + TITLE_LINE * titles.max().unwrap_or(1) as f64,
+        height,
+        title_width,
         picture,
-        series,
-        names,
+        told,
+        lines,
         along,
         along_values,
         along_title,
@@ -81,7 +111,7 @@ pub(super) fn draw(picture: &Picture, entries: &[Entry], values: &Scale) -> Vec<
         joined: matches!(picture.shape, Shape::Lines { .. }),
         whiskers: has_whiskers(picture),
         companion,
-        name_width: longest as f64 * CHARACTER + if longest > 0 { 24.0 } else { 8.0 },
+        name_width,
     };
     picture.panels.iter().map(|panel| style.panel(panel)).collect()
 }
@@ -94,13 +124,20 @@ fn place(shape: &Shape, entry: &Entry) -> Option<f64> {
             Coordinate::Word(_) => return None,
         },
         Shape::Points { along, .. } => entry.fact(along.name)?,
-        Shape::Bars { .. } => return None,
+        Shape::Bars => return None,
     };
     Some(value).filter(|value| is_drawable(*value))
 }
 
-fn name(entry: &Entry, series: &[String]) -> String {
-    let parts: Vec<String> = series.iter().filter_map(|name| labelled(entry, name)).collect();
+fn key(entry: &Entry, told: &[String]) -> Vec<String> {
+    told.iter().map(|name| entry.show(name)).collect()
+}
+
+fn name(entry: &Entry, told: &[String]) -> String {
+    let parts: Vec<String> = told.iter().filter_map(|name| labelled(entry, name)).collect();
+    if parts.is_empty() && !told.is_empty() {
+        return format!("no {}", told.join(", no "));
+    }
     parts.join(", ")
 }
 
@@ -109,9 +146,9 @@ impl Style<'_> {
         let title = titled(&self.picture.title, &panel.title);
         let mut canvas = Canvas::new(title.clone());
         let width = (WIDTH - LEFT - self.name_width).max(PLOT.0);
-        let area = Area { left: LEFT, top: TOP, width, height: PLOT.1 };
+        let area = Area { left: LEFT, top: self.top, width, height: self.height };
         let lines = self.lines(panel);
-        canvas.text(0.0, 14.0, "panel", "start", &title);
+        canvas.heading(&title_lines(&title, self.title_width));
 
         let unit = words::unit(&self.picture.unit);
         let vertical = format!("{} ({unit})", self.picture.title);
@@ -119,9 +156,9 @@ impl Style<'_> {
         let below = match &self.companion {
             Some((fact, scale)) => {
                 let area = Area { top: area.bottom() + COMPANION.1, height: COMPANION.0, ..area };
-                self.ticks(&mut canvas, Area { top: TOP, height: PLOT.1, ..area }, false);
+                self.ticks(&mut canvas, Area { top: self.top, height: self.height, ..area }, false);
                 canvas.vertical(area, &coarse(scale), "", 14.0);
-                canvas.text(area.left + 6.0, area.top + 10.0, "inside", "start", &fact.title);
+                canvas.text(area.left, area.top - 8.0, "inside", "start", &fact.title);
                 self.ticks(&mut canvas, area, true);
                 for line in &lines {
                     self.companion(&mut canvas, area, line, *fact, scale);
@@ -143,15 +180,29 @@ impl Style<'_> {
     }
 
     fn lines<'e>(&self, panel: &Panel<'e>) -> Vec<Line<'e>> {
-        grouped(&panel.entries, |entry| name(entry, self.series))
+        let lines = grouped(&panel.entries, |entry| key(entry, &panel.told));
+        let known = |members: &[Entry]| {
+            let own = members.first().map(|entry| key(entry, &self.told));
+            self.lines.iter().position(|line| Some(line) == own.as_ref()).unwrap_or(0)
+        };
+        let mut numbers: Vec<usize> = lines.iter().map(|(_, members)| known(members)).collect();
+        let mut colours: Vec<usize> = numbers.iter().map(|number| number % COLOURS).collect();
+        colours.sort_unstable();
+        // One line has one colour in all panels, unless two of a panel would have the same.
+        if colours.windows(2).any(|pair| pair[0] == pair[1]) {
+            numbers = (0..lines.len()).collect();
+        }
+        lines
             .into_iter()
-            .map(|(name, members)| {
-                let number = self.names.iter().position(|known| *known == name).unwrap_or(0);
+            .zip(numbers)
+            .map(|((_, members), number)| {
+                let name = members.first().map_or_else(String::new, |e| name(e, &panel.told));
                 let shape = &self.picture.shape;
                 let mut points: Vec<_> =
                     members.into_iter().filter_map(|e| Some((place(shape, &e)?, e))).collect();
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                Line { name, number, points }
+                let again = points.iter().any(|(_, entry)| panel.again.contains(&entry.id()));
+                Line { name, number, points, again }
             })
             .collect()
     }
@@ -193,7 +244,7 @@ impl Style<'_> {
         for point in &line.points {
             let Some((x, y)) = at(point) else { continue };
             let entry = &point.1;
-            canvas.measurement(entry, line.number);
+            canvas.measurement(entry, line.number, line.again);
             if let Some(tail) = tail(entry).filter(|_| self.whiskers) {
                 let far = area.y(self.values.position(tail));
                 // Beside each other, so that neither hides the other.
@@ -281,8 +332,9 @@ impl Style<'_> {
         let published = published.into_iter();
         ends.extend(published.map(|(y, name)| End { x: area.right(), y, name, line: None }));
         ends.sort_by(|a, b| a.y.total_cmp(&b.y));
-        let wanted: Vec<f64> = ends.iter().map(|end| end.y).collect();
-        let places = spread(&wanted, area.top + 4.0, area.bottom() + 4.0, NAME);
+        let height = |end: &End| name_height(&words::wrapped(&end.name, LONGEST));
+        let wanted: Vec<(f64, f64)> = ends.iter().map(|end| (end.y, height(end))).collect();
+        let places = spread(&wanted, area.top - 3.0, area.bottom() + 11.0);
         for (end, place) in ends.into_iter().zip(places) {
             let from = area.right() + 2.0;
             if let Some(line) = end.line {
@@ -294,8 +346,11 @@ impl Style<'_> {
             } else {
                 canvas.path("leader", &[(end.x, end.y), (from, place), (from + 12.0, place)]);
             }
-            let name = words::shortened(&end.name, LONGEST);
-            canvas.text(from + 18.0, place + 4.0, "name", "start", &name);
+            let lines = words::wrapped(&end.name, LONGEST);
+            let first = place + 4.0 - (lines.len() as f64 - 1.0) * NAME.0 / 2.0;
+            for (index, line) in lines.iter().enumerate() {
+                canvas.text(from + 18.0, first + NAME.0 * index as f64, "name", "start", line);
+            }
         }
     }
 }
@@ -309,6 +364,10 @@ struct End<'l, 'e> {
     line: Option<&'l Line<'e>>,
 }
 
+fn name_height(lines: &[String]) -> f64 {
+    lines.len() as f64 * NAME.0 + NAME.1
+}
+
 fn published_label(value: f64) -> String {
     format!("published {}", words::printed(value))
 }
@@ -320,19 +379,19 @@ fn coarse(scale: &Scale) -> Vec<super::scale::Tick> {
     ticks.into_iter().enumerate().filter(|(i, _)| *i == 0 || *i == last).map(|(_, t)| t).collect()
 }
 
-/// Places in rising order, as near to the wanted ones as a least distance allows, between two ends where
-/// there is room for all.
-fn spread(wanted: &[f64], low: f64, high: f64, distance: f64) -> Vec<f64> {
-    let mut places: Vec<f64> = wanted.to_vec();
+/// Middles of texts of some heights, in rising order and as near to the wanted ones as they can be without
+/// touching, between two ends where there is room for all.
+fn spread(wanted: &[(f64, f64)], low: f64, high: f64) -> Vec<f64> {
+    let mut places: Vec<f64> = wanted.iter().map(|(place, _)| *place).collect();
     let mut least = low;
-    for place in &mut places {
-        *place = place.max(least);
-        least = *place + distance;
+    for (place, (_, height)) in places.iter_mut().zip(wanted) {
+        *place = place.max(least + height / 2.0);
+        least = *place + height / 2.0;
     }
-    let mut most = high.max(low + distance * wanted.len().saturating_sub(1) as f64);
-    for place in places.iter_mut().rev() {
-        *place = place.min(most);
-        most = *place - distance;
+    let mut most = high.max(low + wanted.iter().map(|(_, height)| height).sum::<f64>());
+    for (place, (_, height)) in places.iter_mut().zip(wanted).rev() {
+        *place = place.min(most - height / 2.0);
+        most = *place - height / 2.0;
     }
     places
 }
@@ -344,15 +403,16 @@ mod tests {
     #[test]
     fn names_keep_their_distance_and_stay_between_the_ends() {
         for (wanted, expected) in [
-            (&[10.0, 50.0] as &[f64], &[10.0, 50.0] as &[f64]),
-            (&[10.0, 12.0, 13.0], &[10.0, 20.0, 30.0]),
-            (&[95.0, 96.0, 97.0], &[80.0, 90.0, 100.0]),
-            (&[-5.0, 200.0], &[0.0, 100.0]),
+            (&[(10.0, 10.0), (50.0, 10.0)] as &[(f64, f64)], &[10.0, 50.0] as &[f64]),
+            (&[(10.0, 10.0), (12.0, 10.0), (13.0, 10.0)], &[10.0, 20.0, 30.0]),
+            (&[(10.0, 20.0), (12.0, 10.0)], &[10.0, 25.0]),
+            (&[(95.0, 10.0), (96.0, 20.0), (97.0, 10.0)], &[65.0, 80.0, 95.0]),
+            (&[(-5.0, 10.0), (200.0, 10.0)], &[5.0, 95.0]),
             (&[], &[]),
         ] {
-            assert_eq!(spread(wanted, 0.0, 100.0, 10.0), expected);
+            assert_eq!(spread(wanted, 0.0, 100.0), expected);
         }
-        let many = spread(&[0.0; 20], 0.0, 100.0, 10.0);
+        let many = spread(&[(0.0, 10.0); 20], 0.0, 100.0);
         assert!(many.windows(2).all(|pair| pair[1] - pair[0] >= 10.0), "{many:?}");
     }
 }

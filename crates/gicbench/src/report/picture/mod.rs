@@ -32,8 +32,8 @@ pub(super) fn draw(page: &mut Markup, pictures: &[Picture]) {
             continue;
         };
         let (class, panels): (_, Vec<Canvas>) = match &picture.shape {
-            Shape::Bars { columns } => {
-                let draw = |panel| bars::draw(picture, panel, columns, &values);
+            Shape::Bars => {
+                let draw = |panel| bars::draw(picture, panel, &values);
                 ("panels bars", picture.panels.iter().map(draw).collect())
             }
             Shape::Lines { .. } | Shape::Points { .. } => {
@@ -84,7 +84,7 @@ fn scale(picture: &Picture, entries: &[Entry]) -> Option<Scale> {
     if !values.get(..own_end)?.iter().copied().any(is_drawable) {
         return None;
     }
-    let is_lines = !matches!(picture.shape, Shape::Bars { .. });
+    let is_lines = !matches!(picture.shape, Shape::Bars);
     let logarithmic =
         (is_lines && picture.logarithmic).then(|| Scale::log(values.iter().copied())).flatten();
     logarithmic.or_else(|| Scale::fitting(&values))
@@ -96,15 +96,13 @@ fn has_whiskers(picture: &Picture) -> bool {
         return false;
     }
     match &picture.shape {
-        Shape::Bars { .. } => true,
-        Shape::Lines { series, .. } | Shape::Points { series, .. } => {
-            picture.panels.iter().all(|panel| {
-                let lines = grouped(&panel.entries, |entry| {
-                    series.iter().map(|name| entry.show(name)).collect::<Vec<_>>()
-                });
-                lines.len() <= 2
-            })
-        }
+        Shape::Bars => true,
+        Shape::Lines { .. } | Shape::Points { .. } => picture.panels.iter().all(|panel| {
+            let lines = grouped(&panel.entries, |entry| {
+                panel.told.iter().map(|name| entry.show(name)).collect::<Vec<_>>()
+            });
+            lines.len() <= 2
+        }),
     }
 }
 

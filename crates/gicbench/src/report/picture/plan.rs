@@ -14,6 +14,9 @@ const MOST_SERIES: usize = 8;
 /// Most bars of one panel.
 const MOST_BARS: usize = 24;
 
+/// The axis of timing profiles.
+const PROFILE: &str = "profile";
+
 /// Values from which on a numeric axis is drawn as lines without being asked for.
 const ENOUGH_FOR_LINES: usize = 3;
 
@@ -100,16 +103,11 @@ pub(crate) struct Picture<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Shape {
     /// A bar a measurement, with its coordinates before it.
-    Bars {
-        /// The coordinates.
-        columns: Vec<String>,
-    },
+    Bars,
     /// Lines along an axis.
     Lines {
         /// The axis.
         along: String,
-        /// The coordinates that tell the lines apart.
-        series: Vec<String>,
         /// A fact that is drawn below.
         companion: Option<Fact>,
     },
@@ -117,8 +115,6 @@ pub(crate) enum Shape {
     Points {
         /// The fact.
         along: Fact,
-        /// The coordinates that tell the series apart.
-        series: Vec<String>,
     },
 }
 
@@ -127,70 +123,178 @@ pub(crate) enum Shape {
 pub(crate) struct Panel<'a> {
     /// What holds for all of it, and not for the other panels.
     pub title: String,
+    /// The coordinates that tell its bars or its lines apart.
+    pub told: Vec<String>,
     /// The measurements.
     pub entries: Vec<Entry<'a>>,
+    /// Those of them that another panel shows too.
+    pub again: Vec<String>,
 }
 
-/// Plans the pictures of one experiment: one a metric.
+/// Plans the pictures of one experiment: one a metric, and one more where some points of it stand alone on
+/// the horizontal axis.
 pub(crate) fn pictures<'a>(experiment: &str, entries: &[Entry<'a>]) -> Vec<Picture<'a>> {
     let preference = PREFERENCES.iter().find(|one| one.experiment == experiment);
-    grouped(entries, |entry| (entry.row.metric.clone(), entry.row.unit.clone()))
-        .into_iter()
-        .map(|((metric, unit), entries)| {
-            let (shape, panels) = plan(preference, entries);
-            Picture {
-                title: words::metric(&metric),
-                unit,
-                shape,
-                panels,
-                logarithmic: preference.is_some_and(|one| one.logarithmic),
-            }
-        })
-        .collect()
+    let mut pictures = Vec::new();
+    for ((metric, unit), entries) in
+        grouped(entries, |entry| (entry.row.metric.clone(), entry.row.unit.clone()))
+    {
+        pictures.extend(plan(preference, entries).into_iter().map(|(shape, panels)| Picture {
+            title: words::metric(&metric),
+            unit: unit.clone(),
+            shape,
+            panels,
+            logarithmic: preference.is_some_and(|one| one.logarithmic),
+        }));
+    }
+    pictures
 }
 
-fn plan<'a>(preference: Option<&Preference>, entries: Vec<Entry<'a>>) -> (Shape, Vec<Panel<'a>>) {
-    let names = varying(&entries);
-    let along = preference.map_or(&Along::Any, |one| &one.along);
-    let wanted = match along {
-        Along::Bars => None,
-        Along::Fact(fact) => {
-            let facts: Option<Vec<f64>> =
-                entries.iter().map(|entry| entry.fact(fact.name)).collect();
-            // At one place, points would say no more than bars.
-            if facts.is_some_and(|facts| facts.iter().any(|one| Some(one) != facts.first())) {
-                // Points that differ in nothing but the fact are of one series.
-                let told = names.iter().filter(|name| name.as_str() != REPEAT).cloned();
-                let (split, series) = split_series(&entries, told.collect());
-                return (
-                    Shape::Points { along: *fact, series },
-                    panels(entries, &split, &names, &[]),
-                );
-            }
-            None
-        }
-        Along::Axis(name) if numbers(&entries, name) >= 2 => Some((*name).to_owned()),
-        Along::Axis(_) | Along::Any => widest(&entries, &names),
-    };
-    let Some(along) = wanted else {
-        let split = split_bars(&entries, &names);
-        let mut columns: Vec<String> =
-            names.iter().filter(|name| !split.contains(name)).cloned().collect();
-        // Bars of several machines stand together, so theirs is the column that changes most.
-        columns.sort_by_key(|name| name == MACHINE);
-        let entries = beside_each_other(entries, &columns);
-        let panels = panels(entries, &split, &names, &[]);
-        return (Shape::Bars { columns }, panels);
-    };
-    let mut others: Vec<String> = names.iter().filter(|name| **name != along).cloned().collect();
-    others.sort_by_key(|name| name == MACHINE);
-    let (split, series) = split_series(&entries, others);
-    let panels = panels(entries, &split, &names, &[&along]);
+fn plan<'a>(
+    preference: Option<&Preference>,
+    entries: Vec<Entry<'a>>,
+) -> Vec<(Shape, Vec<Panel<'a>>)> {
+    let mut names = varying(&entries);
+    // Bars of several machines stand together, so theirs is the column that changes most.
+    names.sort_by_key(|name| name == MACHINE);
     let companion = preference.and_then(|one| one.companion);
-    let companion = companion.filter(|fact| {
-        panels.iter().flat_map(|panel| &panel.entries).any(|e| e.fact(fact.name).is_some())
+    let companion =
+        companion.filter(|fact| entries.iter().any(|entry| entry.fact(fact.name).is_some()));
+    let lines = |along: String| Shape::Lines { along, companion };
+    let shape = match preference.map_or(&Along::Any, |one| &one.along) {
+        Along::Bars => None,
+        Along::Fact(fact) => is_spread(&entries, *fact).then_some(Shape::Points { along: *fact }),
+        Along::Axis(name) if numbers(&entries, name) >= 2 => Some(lines((*name).to_owned())),
+        Along::Axis(_) | Along::Any => widest(&entries, &names).map(lines),
+    };
+    let Some(shape) = shape else {
+        let entries = beside_each_other(entries, &names);
+        return vec![(Shape::Bars, bars(&entries, &names, false))];
+    };
+    // Points that differ in nothing but the fact are of one series.
+    let horizontal = match &shape {
+        Shape::Lines { along, .. } => along.clone(),
+        Shape::Points { .. } | Shape::Bars => REPEAT.to_owned(),
+    };
+    let others: Vec<String> = names.iter().filter(|name| **name != horizontal).cloned().collect();
+    let split = split_series(&entries, &others);
+    let groups = grouped(&entries, |entry| shown(entry, &split)).into_iter().map(|(_, of)| of);
+    let is_wide = |group: &Vec<Entry>| {
+        !matches!(shape, Shape::Lines { .. }) || numbers(group, &horizontal) >= 2
+    };
+    let (wide, narrow): (Vec<Vec<Entry>>, Vec<Vec<Entry>>) = groups.partition(is_wide);
+    let wide = joined(wide, &split, &others);
+    let mut drawn = Vec::new();
+    let titled = wide.len() + narrow.len() > 1;
+    if !narrow.is_empty() {
+        let (entries, again) = with_neighbours(&narrow.concat(), &wide.concat(), &names);
+        let mut panels = bars(&entries, &names, titled);
+        for panel in &mut panels {
+            panel.again = again.clone();
+            panel.again.retain(|id| panel.entries.iter().any(|entry| entry.id() == *id));
+        }
+        drawn.push((Shape::Bars, panels));
+    }
+    if !wide.is_empty() {
+        let among_lines = wide.concat();
+        let panels = wide.into_iter().map(|mut group| {
+            let beside = lines_beside(&group, &among_lines, &split, &others);
+            group.extend(beside.iter().copied());
+            let again = beside.iter().map(Entry::id).collect();
+            Panel { again, ..panel(group, &others, titled) }
+        });
+        let panels = panels.collect();
+        drawn.insert(0, (shape, panels));
+    }
+    drawn
+}
+
+/// Whether a fact differs by more than the noise of its measurement. At one place, points would say no more
+/// than bars.
+fn is_spread(entries: &[Entry], fact: Fact) -> bool {
+    let facts: Option<Vec<f64>> = entries.iter().map(|entry| entry.fact(fact.name)).collect();
+    let Some(facts) = facts else { return false };
+    let least = facts.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = facts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    most - least > 0.01 * most.abs()
+}
+
+/// Panels of one line each that differ on one axis are one panel.
+fn joined<'a>(
+    groups: Vec<Vec<Entry<'a>>>,
+    split: &[String],
+    others: &[String],
+) -> Vec<Vec<Entry<'a>>> {
+    let mut panels: Vec<(Vec<Entry>, bool)> = Vec::new();
+    for group in groups {
+        let single = grouped(&group, |entry| shown(entry, others)).len() == 1;
+        let fits = |(known, of_singles): &&mut (Vec<Entry>, bool)| {
+            let both = [known.as_slice(), &group].concat();
+            let differing: Vec<&String> =
+                split.iter().filter(|name| !is_constant(&both, name)).collect();
+            *of_singles
+                && grouped(&both, |entry| shown(entry, others)).len() <= MOST_SERIES
+                && matches!(differing.as_slice(), [name] if *name != PROFILE)
+        };
+        match panels.iter_mut().filter(|_| single).find(fits) {
+            Some((known, _)) => known.extend(group),
+            None => panels.push((group, single)),
+        }
+    }
+    panels.into_iter().map(|(group, _)| group).collect()
+}
+
+/// The lines of other panels that belong to a panel of lines that differ in nothing but a split coordinate:
+/// those that differ from them in nothing else either.
+fn lines_beside<'a>(
+    group: &[Entry<'a>],
+    among_lines: &[Entry<'a>],
+    split: &[String],
+    others: &[String],
+) -> Vec<Entry<'a>> {
+    let differing: Vec<&String> = others.iter().filter(|name| !is_constant(group, name)).collect();
+    let [axis] = differing.as_slice() else { return Vec::new() };
+    if !split.contains(axis) {
+        return Vec::new();
+    }
+    let rest: Vec<String> = others.iter().filter(|name| name != axis).cloned().collect();
+    let of_group = group.first().map(|entry| shown(entry, &rest));
+    let values: Vec<String> = group.iter().map(|entry| entry.show(axis)).collect();
+    let belongs = |entry: &&Entry| {
+        Some(shown(entry, &rest)) == of_group && !values.contains(&entry.show(axis))
+    };
+    among_lines.iter().filter(belongs).copied().collect()
+}
+
+/// Points that stand alone on the horizontal axis, and those among the lines that differ from one of them in
+/// a single coordinate, without which they couldn't be compared; with the identifiers of the latter.
+fn with_neighbours<'a>(
+    alone: &[Entry<'a>],
+    among_lines: &[Entry<'a>],
+    names: &[String],
+) -> (Vec<Entry<'a>>, Vec<String>) {
+    let is_neighbour = |entry: &&Entry| {
+        let differences =
+            |other: &Entry| names.iter().filter(|n| entry.show(n) != other.show(n)).count();
+        alone.iter().any(|one| differences(one) == 1)
+    };
+    let mut neighbours: Vec<Entry> = among_lines.iter().filter(is_neighbour).copied().collect();
+    if neighbours.len() > alone.len() {
+        neighbours.clear();
+    }
+    let again = neighbours.iter().map(Entry::id).collect();
+    let mut all = [neighbours.as_slice(), alone].concat();
+    let orders: Vec<Vec<String>> = names
+        .iter()
+        .map(|name| grouped(&all, |e| e.show(name)).into_iter().map(|(value, _)| value).collect())
+        .collect();
+    all.sort_by_cached_key(|entry| {
+        let place = |(name, order): (&String, &Vec<String>)| {
+            order.iter().position(|value| *value == entry.show(name))
+        };
+        names.iter().zip(&orders).map(place).collect::<Vec<_>>()
     });
-    (Shape::Lines { along, series, companion }, panels)
+    (all, again)
 }
 
 /// The number of values of a numeric axis; 0 where an entry has no number on it.
@@ -211,7 +315,7 @@ fn widest(entries: &[Entry], names: &[String]) -> Option<String> {
     let mut best: Option<(usize, &String)> = None;
     for name in names.iter().filter(|name| name.as_str() != REPEAT) {
         let count = numbers(entries, name);
-        let others: Vec<&String> = names.iter().filter(|other| *other != name).collect();
+        let others: Vec<String> = names.iter().filter(|other| *other != name).cloned().collect();
         let lines = grouped(entries, |entry| shown(entry, &others)).len();
         let sparse = entries.len() < 2 * lines;
         if count >= ENOUGH_FOR_LINES && !sparse && best.is_none_or(|(most, _)| count > most) {
@@ -221,54 +325,48 @@ fn widest(entries: &[Entry], names: &[String]) -> Option<String> {
     best.map(|(_, name)| name.clone())
 }
 
-fn shown(entry: &Entry, names: &[&String]) -> Vec<String> {
+fn shown(entry: &Entry, names: &[String]) -> Vec<String> {
     names.iter().map(|name| entry.show(name)).collect()
 }
 
-/// Which coordinates make panels, and which tell the lines of a panel apart.
-fn split_series(entries: &[Entry], others: Vec<String>) -> (Vec<String>, Vec<String>) {
-    let lines = |members: &[Entry], series: &[String]| {
-        let series: Vec<&String> = series.iter().collect();
-        grouped(members, |entry| shown(entry, &series)).len()
-    };
-    let panels = |split: &[String]| {
-        let split: Vec<&String> = split.iter().collect();
-        grouped(entries, |entry| shown(entry, &split))
-    };
-    let most = |series: &[String], split: &[String]| {
-        panels(split).iter().map(|(_, members)| lines(members, series)).max().unwrap_or(0)
-    };
-    let (split, mut series) = split(entries, others, &most, MOST_SERIES);
-    // What goes with a split coordinate tells nothing apart within a panel.
-    let panels = panels(&split);
-    series.retain(|name| {
-        panels.iter().any(|(_, members)| lines(members, std::slice::from_ref(name)) > 1)
-    });
-    (split, series)
+fn is_constant(entries: &[Entry], name: &str) -> bool {
+    let first = entries.first().map(|entry| entry.show(name));
+    entries.iter().all(|entry| Some(entry.show(name)) == first)
 }
 
-fn split_bars(entries: &[Entry], names: &[String]) -> Vec<String> {
-    let most = |_: &[String], split: &[String]| {
-        let split: Vec<&String> = split.iter().collect();
-        grouped(entries, |entry| shown(entry, &split))
-            .iter()
-            .map(|(_, members)| members.len())
-            .max()
-            .unwrap_or(0)
+/// Which coordinates make panels, so that none has too many lines.
+fn split_series(entries: &[Entry], others: &[String]) -> Vec<String> {
+    let most = |kept: &[String], split: &[String]| {
+        let panels = grouped(entries, |entry| shown(entry, split));
+        let lines = |members: &[Entry]| grouped(members, |entry| shown(entry, kept)).len();
+        panels.iter().map(|(_, members)| lines(members)).max().unwrap_or(0)
     };
-    split(entries, names.to_vec(), &most, MOST_BARS).0
+    split(entries, others, &most, MOST_SERIES)
+}
+
+/// Panels of bars.
+fn bars<'a>(entries: &[Entry<'a>], names: &[String], titled: bool) -> Vec<Panel<'a>> {
+    let most = |_: &[String], split: &[String]| {
+        let panels = grouped(entries, |entry| shown(entry, split));
+        panels.iter().map(|(_, members)| members.len()).max().unwrap_or(0)
+    };
+    let split = split(entries, names, &most, MOST_BARS);
+    let titled = titled || !split.is_empty();
+    let groups = grouped(entries, |entry| shown(entry, &split));
+    groups.into_iter().map(|(_, group)| panel(group, names, titled)).collect()
 }
 
 /// Takes coordinates for panels, those with the fewest values first, until no panel has more than `limit`.
 fn split(
     entries: &[Entry],
-    mut kept: Vec<String>,
+    names: &[String],
     most: &dyn Fn(&[String], &[String]) -> usize,
     limit: usize,
-) -> (Vec<String>, Vec<String>) {
+) -> Vec<String> {
+    let mut kept = names.to_vec();
     let mut split: Vec<String> = Vec::new();
     // Times under a timing profile and times without one have nothing in common.
-    if let Some(profile) = kept.iter().position(|name| name == "profile") {
+    if let Some(profile) = kept.iter().position(|name| name == PROFILE) {
         split.push(kept.remove(profile));
     }
     while most(&kept, &split) > limit {
@@ -280,31 +378,31 @@ fn split(
             None => break,
         }
     }
-    (split, kept)
+    split
 }
 
-/// The panels: a panel each combination of the split coordinates.
-fn panels<'a>(
-    entries: Vec<Entry<'a>>,
-    split: &[String],
-    names: &[String],
-    not_in_title: &[&String],
-) -> Vec<Panel<'a>> {
-    let split: Vec<&String> = split.iter().collect();
-    let mut panels = Vec::new();
-    for (_, entries) in grouped(&entries, |entry| shown(entry, &split)) {
-        let constant = |name: &&String| {
-            let first = entries.first().map(|entry| entry.show(name));
-            entries.iter().all(|entry| Some(entry.show(name)) == first)
-        };
-        let titled = names.iter().filter(|name| !split.is_empty() && !not_in_title.contains(name));
-        let title: Vec<String> = titled
-            .filter(constant)
-            .filter_map(|name| entries.first().and_then(|entry| labelled(entry, name)))
-            .collect();
-        panels.push(Panel { title: title.join(", "), entries });
+/// A panel: what all of it shares stands in its title, what differs tells its measurements apart.
+fn panel<'a>(entries: Vec<Entry<'a>>, names: &[String], titled: bool) -> Panel<'a> {
+    let (shared, differing): (Vec<&String>, Vec<&String>) =
+        names.iter().partition(|name| is_constant(&entries, name));
+    let mut told: Vec<String> = differing.into_iter().cloned().collect();
+    let apart = |told: &[String]| grouped(&entries, |entry| shown(entry, told)).len();
+    let all = apart(&told);
+    // What some have and others don't, and is the same in all that have it, mostly follows from something else.
+    let mut shared: Vec<String> = shared.into_iter().cloned().collect();
+    for index in (0..told.len()).rev() {
+        let mut values = entries.iter().filter_map(|entry| entry.coordinate(&told[index]));
+        let first = values.next();
+        if values.all(|value| Some(value) == first) {
+            let without = [&told[..index], &told[index + 1..]].concat();
+            if apart(&without) == all {
+                shared.push(std::mem::replace(&mut told, without).swap_remove(index));
+            }
+        }
     }
-    panels
+    let label = |name: &String| entries.iter().find_map(|entry| labelled(entry, name));
+    let title: Vec<String> = shared.iter().filter(|_| titled).filter_map(label).collect();
+    Panel { title: title.join(", "), told, entries, again: Vec::new() }
 }
 
 /// Bars that differ only in their record stand together.
@@ -312,7 +410,7 @@ fn beside_each_other<'a>(entries: Vec<Entry<'a>>, columns: &[String]) -> Vec<Ent
     if !columns.iter().any(|name| name == MACHINE) {
         return entries;
     }
-    let others: Vec<&String> = columns.iter().filter(|name| *name != MACHINE).collect();
+    let others: Vec<String> = columns.iter().filter(|name| *name != MACHINE).cloned().collect();
     grouped(&entries, |entry| shown(entry, &others))
         .into_iter()
         .flat_map(|(_, members)| members)
@@ -322,11 +420,17 @@ fn beside_each_other<'a>(entries: Vec<Entry<'a>>, columns: &[String]) -> Vec<Ent
 /// Coordinates whose words say by themselves what they are.
 const SELF_EXPLAINING: &[&str] = &[MACHINE, "transport", "op", "order", "handoff", "conn"];
 
-/// Whether a word needs no name of its axis before it: it is long enough to mean something, and no other axis
-/// has it.
+/// Whether the words of an axis need no name of it before them: no other axis has the word, and all of its
+/// words are long enough to mean something.
 fn explains_itself(name: &str, word: &str) -> bool {
-    let has = |axis: &&Axis| matches!(axis.domain, Domain::Words(words) if words.contains(&word));
-    SELF_EXPLAINING.contains(&name) || (word.len() >= 6 && AXES.iter().filter(has).count() == 1)
+    let words = |axis: &Axis| match axis.domain {
+        Domain::Words(words) => words,
+        _ => &[],
+    };
+    let is_own = AXES.iter().all(|axis| axis.name == name || !words(axis).contains(&word));
+    let of_axis = AXES.iter().find(|axis| axis.name == name).map_or(&[] as &[_], words);
+    let are_long = !of_axis.is_empty() && of_axis.iter().all(|word| word.len() >= 6);
+    is_own && (SELF_EXPLAINING.contains(&name) || are_long)
 }
 
 /// A coordinate as part of a label; none where the point doesn't have it.
@@ -334,14 +438,8 @@ pub(crate) fn labelled(entry: &Entry, name: &str) -> Option<String> {
     let value = entry.coordinate(name)?;
     let shown = value.show(name);
     let bytes = match &value {
-        Coordinate::Number(_) if words::is_bytes(name) => {
-            if shown.ends_with(['K', 'M', 'G']) {
-                "iB"
-            } else {
-                " B"
-            }
-        }
-        _ => "",
+        Coordinate::Number(_) => words::axis_unit(name, &shown),
+        Coordinate::Word(_) => "",
     };
     let is_plain = match &value {
         Coordinate::Number(_) => name == "payload",
