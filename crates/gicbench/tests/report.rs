@@ -455,6 +455,33 @@ fn a_fact_that_only_its_noise_changes_is_no_axis() {
 }
 
 #[test]
+fn a_line_that_is_unsafe_as_a_whole_says_so_once() {
+    let record = shown();
+    let page_of = |unsafe_points: &[u64]| {
+        let mut rows = Vec::new();
+        for mode in ["first", "second"] {
+            rows.extend([1, 2, 4].map(|load: u64| {
+                let mut row = made_up(&record, json!({"load": load, "mode": mode}), 1.0);
+                let is_unsafe = mode == "first" && unsafe_points.contains(&load);
+                row["unsafe_mode"] = if is_unsafe { json!("why") } else { json!(null) };
+                row
+            }));
+        }
+        page(&[&with_rows(rows)])
+    };
+    for (unsafe_points, name, letters) in [
+        (&[1u64, 2, 4] as &[u64], "mode first (U)", 0),
+        (&[2], "mode first", 1),
+        (&[], "mode first", 0),
+    ] {
+        let page = page_of(unsafe_points);
+        let picture = pictures(&page)[0];
+        assert!(texts(picture, "name").contains(&name), "{name}");
+        assert_eq!(texts(picture, "unsafe-letter").len(), letters, "{name}");
+    }
+}
+
+#[test]
 fn sampling_that_differs_is_not_said_to_be_the_same_everywhere() {
     let record = shown();
     let rows = [0.4, 0.3].map(|seconds| {

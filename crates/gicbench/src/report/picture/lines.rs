@@ -75,8 +75,8 @@ pub(super) fn draw(picture: &Picture, entries: &[Entry], values: &Scale) -> Vec<
     // Every panel has room for the names of the one that needs most.
     let (mut longest, mut height) = (0, PLOT.1);
     for panel in &picture.panels {
-        let names = grouped(&panel.entries, |entry| name(entry, &panel.told));
-        let names = names.into_iter().map(|(name, _)| name);
+        let lines = grouped(&panel.entries, |entry| key(entry, &panel.told));
+        let names = lines.iter().map(|(_, points)| line_name(points, &panel.told));
         let figures = panel.entries.iter().filter_map(|entry| entry.row.reference.as_ref());
         let mut figures: Vec<String> = figures.map(|f| published_label(f.value)).collect();
         figures.dedup();
@@ -141,6 +141,15 @@ fn name(entry: &Entry, told: &[String]) -> String {
     parts.join(", ")
 }
 
+/// The name of a line, with the letter of an unsafe mode where all of it is unsafe.
+fn line_name(points: &[Entry], told: &[String]) -> String {
+    let name = points.first().map_or_else(String::new, |entry| name(entry, told));
+    if name.is_empty() || !points.iter().all(|entry| entry.row.unsafe_mode.is_some()) {
+        return name;
+    }
+    format!("{name} (U)")
+}
+
 impl Style<'_> {
     fn panel(&self, panel: &Panel) -> Canvas {
         let title = titled(&self.picture.title, &panel.title);
@@ -196,7 +205,7 @@ impl Style<'_> {
             .into_iter()
             .zip(numbers)
             .map(|((_, members), number)| {
-                let name = members.first().map_or_else(String::new, |e| name(e, &panel.told));
+                let name = line_name(&members, &panel.told);
                 let shape = &self.picture.shape;
                 let mut points: Vec<_> =
                     members.into_iter().filter_map(|e| Some((place(shape, &e)?, e))).collect();
@@ -241,6 +250,9 @@ impl Style<'_> {
             }
         }
         canvas.close();
+        // What the name of the line says isn't said at each point.
+        let of_all = !line.name.is_empty()
+            && line.points.iter().all(|(_, entry)| entry.row.unsafe_mode.is_some());
         for point in &line.points {
             let Some((x, y)) = at(point) else { continue };
             let entry = &point.1;
@@ -253,7 +265,7 @@ impl Style<'_> {
                 canvas.line("whisker", (x - 2.5, far), (x + 2.5, far));
             }
             canvas.marker(line.number, entry.row.stand_in, x, y);
-            if entry.row.unsafe_mode.is_some() {
+            if entry.row.unsafe_mode.is_some() && !of_all {
                 canvas.text(x, y - 7.0, "unsafe-letter", "middle", &"U");
             }
             canvas.close();
