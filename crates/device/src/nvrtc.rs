@@ -25,6 +25,15 @@ pub enum NvrtcError {
         /// Places that were tried.
         looked: Vec<String>,
     },
+    /// The library is of another CUDA.
+    #[error(
+        "the NVRTC that the loader finds is of CUDA {}.{}, and 13 is needed: is another CUDA first in \
+         LD_LIBRARY_PATH?", .found.0, .found.1
+    )]
+    OtherVersion {
+        /// What was found.
+        found: (i32, i32),
+    },
     /// The compiler refused the source.
     #[error("NVRTC can't compile for {arch}:\n{log}")]
     Compile {
@@ -69,7 +78,10 @@ impl Arch {
 pub fn load() -> Result<(), NvrtcError> {
     static LOADED: OnceLock<Result<Vec<libloading::Library>, Vec<String>>> = OnceLock::new();
     match LOADED.get_or_init(find) {
-        Ok(_) => Ok(()),
+        Ok(_) => match raw_version()? {
+            (13, _) => Ok(()),
+            found => Err(NvrtcError::OtherVersion { found }),
+        },
         Err(looked) => Err(NvrtcError::NotFound { looked: looked.clone() }),
     }
 }
@@ -127,6 +139,10 @@ fn open_in(dir: &Path) -> Option<Vec<libloading::Library>> {
 /// No library.
 pub fn version() -> Result<(i32, i32), NvrtcError> {
     load()?;
+    raw_version()
+}
+
+fn raw_version() -> Result<(i32, i32), NvrtcError> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: two out parameters.
     unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }

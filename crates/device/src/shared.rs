@@ -2,17 +2,44 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use crate::cuda::{CudaError, GpuMemory, Pinned, Place};
+
+/// A value that device code reads and writes.
+///
+/// # Safety
+/// Every pattern of bytes is a value of the type.
+pub unsafe trait DeviceValue: Copy {}
+
+macro_rules! device_values {
+    ($($type:ty),*) => {
+        $(
+            // SAFETY: integers and raw pointers only, and arrays and structures of them.
+            unsafe impl DeviceValue for $type {}
+        )*
+    };
+}
+device_values!(
+    u32,
+    u64,
+    crate::view::QpState,
+    crate::view::QpView,
+    crate::proxy::RingState,
+    crate::proxy::RingView,
+    crate::proxy::ProxyChannel
+);
 
 /// A fixed array that is handed to device code as an address.
 ///
 /// The address stays valid, and alone in leading to the values, until this is dropped: moving the owner moves no
 /// value, and there is no way to a reference that would claim the values for Rust while device code changes them.
-pub struct Shared<T: Copy> {
+pub struct Shared<T: DeviceValue> {
     base: NonNull<T>,
     count: usize,
     memory: Backing,
+    /// Held by `read` and `write`.
+    host: Mutex<()>,
 }
 
 /// What the values lie in.
@@ -22,13 +49,13 @@ enum Backing {
     Gpu(GpuMemory),
 }
 
-// SAFETY: only `read` and `set` follow the address, by copies. Who else follows it does so in `unsafe` code, whose
+// SAFETY: of this process only `read` and `write` follow the address, one at a time. Who else follows it does so in `unsafe` code, whose
 // contract (one thread at a time, or atomics: the choices of the device code) it is to keep.
-unsafe impl<T: Copy + Send> Send for Shared<T> {}
+unsafe impl<T: DeviceValue + Send> Send for Shared<T> {}
 // SAFETY: as above.
-unsafe impl<T: Copy + Send> Sync for Shared<T> {}
+unsafe impl<T: DeviceValue + Send> Sync for Shared<T> {}
 
-impl<T: Copy> Shared<T> {
+impl<T: DeviceValue> Shared<T> {
     /// Holds a copy of `values` in host memory.
     ///
     /// Aborts where there is no memory for them, as a `Vec` does.
@@ -42,7 +69,7 @@ impl<T: Copy> Shared<T> {
         let Some(base) = NonNull::new(base.cast::<T>()) else { handle_alloc_error(layout) };
         // SAFETY: the allocation has the layout of `values` and is new, so that the two don't overlap.
         unsafe { base.copy_from_nonoverlapping(NonNull::from(values).cast(), values.len()) };
-        Self { base, count: values.len(), memory: Backing::Host(layout) }
+        Self { base, count: values.len(), memory: Backing::Host(layout), host: Mutex::new(()) }
     }
 
     /// Holds a copy of `values` where `place` says: an address that the threads of that GPU can follow.
@@ -61,7 +88,12 @@ impl<T: Copy> Shared<T> {
                 unsafe {
                     base.copy_from_nonoverlapping(NonNull::from(values).cast(), values.len())
                 };
-                Ok(Self { base, count: values.len(), memory: Backing::Pinned(pinned) })
+                Ok(Self {
+                    base,
+                    count: values.len(),
+                    memory: Backing::Pinned(pinned),
+                    host: Mutex::new(()),
+                })
             }
             Place::Gpu(gpu) => {
                 let memory = gpu.memory(bytes)?;
@@ -74,7 +106,12 @@ impl<T: Copy> Shared<T> {
                     what: "GPU memory",
                     reason: "null".to_owned(),
                 })?;
-                Ok(Self { base, count: values.len(), memory: Backing::Gpu(memory) })
+                Ok(Self {
+                    base,
+                    count: values.len(),
+                    memory: Backing::Gpu(memory),
+                    host: Mutex::new(()),
+                })
             }
         }
     }
@@ -102,6 +139,7 @@ impl<T: Copy> Shared<T> {
     /// # Errors
     /// GPU memory that can't be read.
     pub fn read(&self) -> Result<Vec<T>, CudaError> {
+        let _alone = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let mut values: Vec<T> = Vec::with_capacity(self.count);
         let bytes = self.count * size_of::<T>();
         // SAFETY: room for `count` values, each of which is initialised from one before the length says so. Host
@@ -125,6 +163,7 @@ impl<T: Copy> Shared<T> {
     /// # Errors
     /// GPU memory that can't be written, or more values than there are.
     pub fn write(&self, values: &[T]) -> Result<(), CudaError> {
+        let _alone = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = size_of_val(values);
         if values.len() > self.count {
             let size = self.count * size_of::<T>();
@@ -145,7 +184,7 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-impl<T: Copy> Drop for Shared<T> {
+impl<T: DeviceValue> Drop for Shared<T> {
     fn drop(&mut self) {
         if let Backing::Host(layout) = self.memory {
             // SAFETY: allocated in `new` with this very layout; `Copy` values need no drop of their own.

@@ -42,6 +42,10 @@ fn tools() -> Option<PathBuf> {
     }
     let found = disassembler();
     if found.is_none() {
+        assert!(
+            std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none(),
+            "nvdisasm is required beside NVRTC: scripts/test.sh installs both"
+        );
         eprintln!("SKIPPED: nvdisasm is not installed; scripts/test.sh installs it");
     }
     found

@@ -370,7 +370,16 @@ fn gpus(platform: &Platform) -> Finding {
 /// What the GPU's clocks are worth; nothing without a GPU.
 fn gpu_clock(platform: &Platform) -> Option<Finding> {
     platform.submitter(Submitter::Cuda).ok()?;
-    let clock = gpu::open().ok()?.clock().ok()?;
+    let clock = match gpu::open().ok()?.clock() {
+        Ok(clock) => clock,
+        Err(error) => {
+            let means = "no kernel can be measured";
+            let found = "can't be measured".to_owned();
+            return Some(
+                finding("GPU clock", Level::Warn, found, means).advise(&error.to_string()),
+            );
+        }
+    };
     let ns = 1e3 / clock.ticks_per_us;
     let found = format!(
         "{:.0} MHz as found, a reading costs {:.1} ns, its timer steps by {} ns",

@@ -16,8 +16,9 @@ pub fn open() -> Result<Arc<Gpu>, String> {
 /// What it is, in one line.
 pub fn describe(info: &GpuInfo) -> String {
     format!(
-        "{} ({}, {} SMs, {} MHz at most, {} GiB, CUDA {}.{})",
+        "{} at {} ({}, {} SMs, {} MHz at most, {} GiB, CUDA {}.{})",
         info.name,
+        info.pci,
         info.arch.name(),
         info.multiprocessors,
         info.max_clock_mhz,

@@ -40,7 +40,7 @@ use device::choice::{Choice, CqKind, Transport};
 use device::clock::Clock;
 use device::cuda::CudaError;
 use device::host::Relax;
-use device::shared::Shared;
+use device::shared::{DeviceValue, Shared};
 use device::view::{AddressVector, Failure, QpState, QpView};
 use rdma::{ConnectAttr, DcTarget, Destination, Nic, Place, Places, QueuePair, QueuePairAttr};
 
@@ -118,6 +118,9 @@ pub enum GdaError {
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 struct Aligned(AddressVector);
+
+// SAFETY: bytes, of which every pattern is an address vector.
+unsafe impl DeviceValue for Aligned {}
 
 /// Connected queue pairs and their device views.
 pub struct Gda {

@@ -194,7 +194,13 @@ impl Fabric {
         let (place, host, warps) = match &on {
             EngineOn::Host { .. } => (Place::Host, Place::Host, HOST_WARPS),
             EngineOn::Gpu(gpu, warps) => {
-                (Place::Gpu(Arc::clone(gpu)), Place::Pinned(Arc::clone(gpu)), (*warps).max(1))
+                // A warp is a block: with fewer of them each serves more queue pairs, and the submitter finds room.
+                let most = 2 * gpu.info().multiprocessors.max(1);
+                (
+                    Place::Gpu(Arc::clone(gpu)),
+                    Place::Pinned(Arc::clone(gpu)),
+                    (*warps).clamp(1, most),
+                )
             }
         };
         let tables = Tables::new(&place, &host, warps)?;
@@ -346,10 +352,16 @@ impl Parts {
         // What is freed now may wait for the device.
         drop(self.persistent);
         let mut tables = shared.tables();
+        if let Err(error) = ended {
+            // A kernel that runs on has what it reads: nothing of it is given back.
+            if !matches!(error, cuda::CudaError::Stuck) {
+                tables.settle();
+            }
+            return Err(error.into());
+        }
         let alone = tables.ended() == ALONE;
         tables.settle();
         drop(tables);
-        ended?;
         if alone { Err(Error::LeaseExpired) } else { Ok(()) }
     }
 }

@@ -100,8 +100,12 @@ impl Memory {
 
     /// Memory that this process reaches by copies only, such as a GPU's. `address` is the client's: it is in WQEs
     /// and in views, and isn't followed here.
+    ///
+    /// # Safety
+    /// Where `address` lies, for a GPU whose threads follow it, `memory.len()` bytes are readable and writable as long
+    /// as `memory` lives.
     #[must_use]
-    pub fn copied(address: NonNull<u8>, memory: Arc<dyn CopiedMemory>) -> Arc<Self> {
+    pub unsafe fn copied(address: NonNull<u8>, memory: Arc<dyn CopiedMemory>) -> Arc<Self> {
         let len = memory.len();
         Arc::new(Self { base: address, len, backing: Backing::Copied(memory) })
     }
@@ -246,7 +250,8 @@ mod tests {
     #[test]
     fn memory_that_is_not_mapped_is_read_and_written_and_gives_no_word() {
         let address = NonNull::new(0x7f00_0000_0000 as *mut u8).unwrap();
-        let memory = Memory::copied(address, Arc::new(Copies(Mutex::new(vec![0; 32]))));
+        // SAFETY: nobody follows the address.
+        let memory = unsafe { Memory::copied(address, Arc::new(Copies(Mutex::new(vec![0; 32])))) };
         assert!(!memory.is_mapped());
         memory.write(9, &[1, 2, 3]).unwrap();
         let mut out = [0; 3];

@@ -99,6 +99,8 @@ class Engine {
             if (lane % kPolled == 2) now[lane] &= ~u64{0xffffffff};
         });
         u32 changed = heard_ & ballot([&](u32 lane) { return now[lane] != seen_[lane]; });
+        // What the lane that polled a word has acquired, all lanes have.
+        if (changed != 0) Warp().sync();
         if (GIC_SELDOM(far_ != 0 && (turns_++ & (kFarTurns - 1)) == 0)) changed |= hear_of_far(now);
         if (GIC_SELDOM(far_ != 0 && turns_ % kAuditTurns == 0)) audit();
         u32 left = changed | busy_;

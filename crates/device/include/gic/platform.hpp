@@ -144,8 +144,8 @@ class Wait {
         spins_ += 1;
         if ((spins_ & 63) != 0) return false;
 #if GIC_ON_GPU
-        // Reading host memory takes as long as many turns.
-        if ((spins_ & 4095) == 0 && gic_abort_word != nullptr &&
+        // Reading host memory takes as long as many turns; looked at once early, so that many short waits end, too.
+        if ((spins_ & 4095) == 64 && gic_abort_word != nullptr &&
             *static_cast<const volatile u32*>(gic_abort_word) != 0)
             return true;
 #endif

@@ -31,7 +31,8 @@ fn folder() -> Option<PathBuf> {
         return (!dir.is_empty()).then(|| dir.into());
     }
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    let named = std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty());
+    let cache = named.map(PathBuf::from).or_else(home)?;
     Some(cache.join("gicbench"))
 }
 

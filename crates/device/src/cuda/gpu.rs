@@ -57,7 +57,7 @@ pub struct Gpu {
     /// Kernels that run until they are told to end.
     pub(super) persistent: AtomicU32,
     /// Freed while such a kernel ran: freeing waits for the device.
-    pub(super) garbage: Mutex<Vec<sys::CUdeviceptr>>,
+    pub(super) garbage: Mutex<Vec<Garbage>>,
     stuck: AtomicBool,
 }
 
@@ -66,6 +66,29 @@ pub struct Gpu {
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
+
+/// Memory that nobody uses any more.
+pub(super) enum Garbage {
+    Gpu(sys::CUdeviceptr),
+    Pinned(NonNull<u8>),
+}
+
+// SAFETY: an address of memory that nobody uses.
+unsafe impl Send for Garbage {}
+
+impl Garbage {
+    /// # Safety
+    /// The context is current; nobody uses the memory.
+    unsafe fn free(self) {
+        // SAFETY: the caller's contract; allocated by the driver, freed once.
+        let _ = unsafe {
+            match self {
+                Self::Gpu(address) => result::free_sync(address),
+                Self::Pinned(base) => result::free_host(base.as_ptr().cast()),
+            }
+        };
+    }
+}
 
 struct Copies {
     stream: sys::CUstream,
@@ -89,6 +112,11 @@ impl Gpu {
             return Err(CudaError::NoDriver);
         }
         result::init().map_err(CudaError::of("cuInit"))?;
+        // Asked first: an older driver lacks functions that are called later.
+        let found = driver_version()?;
+        if found < NEEDED {
+            return Err(CudaError::OldDriver { found });
+        }
         let count = result::device::get_count().map_err(CudaError::of("cuDeviceGetCount"))?;
         let count = u32::try_from(count).unwrap_or(0);
         if ordinal >= count {
@@ -149,18 +177,18 @@ impl Gpu {
     /// Pinned host memory, zeroed: one address for CPU and GPU.
     ///
     /// # Errors
-    /// There isn't so much.
+    /// There isn't so much, or a persistent kernel runs.
     pub fn pinned(self: &Arc<Self>, bytes: usize) -> Result<Pinned, CudaError> {
-        self.enter()?;
+        self.idle("allocating pinned memory")?;
         Ok(Pinned::new(Arc::clone(self), host_alloc(bytes)?, bytes))
     }
 
     /// GPU memory, zeroed.
     ///
     /// # Errors
-    /// There isn't so much.
+    /// There isn't so much, or a persistent kernel runs.
     pub fn memory(self: &Arc<Self>, bytes: usize) -> Result<GpuMemory, CudaError> {
-        self.enter()?;
+        self.idle("allocating GPU memory")?;
         GpuMemory::new(Arc::clone(self), bytes)
     }
 
@@ -171,12 +199,13 @@ impl Gpu {
     /// To be asked for before a persistent kernel runs: loading waits for the device.
     ///
     /// # Errors
-    /// A source that can't be compiled, or a driver that refuses it.
+    /// A source that can't be compiled, a driver that refuses it, or a persistent kernel that runs.
     pub fn program(self: &Arc<Self>, source: &str, args: usize) -> Result<Arc<Program>, CudaError> {
         self.enter()?;
         if let Some(program) = lock(&self.programs).get(source) {
             return Ok(Arc::clone(program));
         }
+        self.idle("loading a kernel")?;
         let program = Arc::new(Program::load(self, source, args)?);
         lock(&self.programs).insert(source.to_owned(), Arc::clone(&program));
         Ok(program)
@@ -189,6 +218,24 @@ impl Gpu {
         }
         // SAFETY: the context lives as long as this value.
         unsafe { result::ctx::set_current(self.context) }.map_err(CudaError::of("cuCtxSetCurrent"))
+    }
+
+    /// Makes the context current for something that waits for the device.
+    fn idle(&self, what: &'static str) -> Result<(), CudaError> {
+        if self.persistent.load(Ordering::Acquire) > 0 {
+            return Err(CudaError::BesidePersistent { what });
+        }
+        self.enter()
+    }
+
+    /// Frees memory, now or when no persistent kernel runs: freeing waits for the device.
+    pub(super) fn free(&self, garbage: Garbage) {
+        if self.persistent.load(Ordering::Acquire) > 0 {
+            lock(&self.garbage).push(garbage);
+        } else if self.enter().is_ok() {
+            // SAFETY: the context is current; the owner is being dropped.
+            unsafe { garbage.free() };
+        }
     }
 
     /// The word that tells waits to end.
@@ -269,16 +316,23 @@ impl Gpu {
         if self.enter().is_err() {
             return false;
         }
-        let mut kind = 0u32;
-        // SAFETY: an out parameter of the attribute's type; any number may be asked for.
-        let found = unsafe {
-            sys::cuPointerGetAttribute(
-                (&raw mut kind).cast(),
-                sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                address,
-            )
+        use sys::CUpointer_attribute as P;
+        let attribute = |which: P| {
+            let mut value = 0u32;
+            // SAFETY: an out parameter of 4 bytes, which both attributes have; any number may be asked for.
+            unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address) }
+                .result()
+                .ok()
+                .map(|()| value)
         };
-        found == sys::CUresult::CUDA_SUCCESS
+        match attribute(P::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+            None => false,
+            // Another GPU's memory isn't this one's to follow.
+            Some(kind) if kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {
+                attribute(P::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) == Some(self.info.ordinal)
+            }
+            Some(_) => true,
+        }
     }
 
     /// Says that a kernel runs which doesn't end by itself, while what is given lives: memory is freed afterwards,
@@ -294,9 +348,9 @@ impl Gpu {
         if self.persistent.load(Ordering::Acquire) > 0 || self.enter().is_err() {
             return;
         }
-        for address in std::mem::take(&mut *lock(&self.garbage)) {
-            // SAFETY: allocated by `memory`, freed once.
-            let _ = unsafe { result::free_sync(address) };
+        for garbage in std::mem::take(&mut *lock(&self.garbage)) {
+            // SAFETY: the context is current; the owners are gone.
+            unsafe { garbage.free() };
         }
     }
 }
@@ -358,6 +412,18 @@ fn host_alloc(bytes: usize) -> Result<NonNull<u8>, CudaError> {
     Ok(base)
 }
 
+/// CUDA version that the kernels are compiled for.
+const NEEDED: u32 = 13000;
+
+fn driver_version() -> Result<u32, CudaError> {
+    let mut version = 0;
+    // SAFETY: an out parameter.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }
+        .result()
+        .map_err(CudaError::of("cuDriverGetVersion"))?;
+    Ok(u32::try_from(version).unwrap_or(0))
+}
+
 fn info(device: sys::CUdevice, ordinal: u32) -> Result<GpuInfo, CudaError> {
     use sys::CUdevice_attribute as A;
     let attribute = |which: A| {
@@ -366,13 +432,9 @@ fn info(device: sys::CUdevice, ordinal: u32) -> Result<GpuInfo, CudaError> {
             .map(|value| u32::try_from(value).unwrap_or(0))
             .map_err(CudaError::of("cuDeviceGetAttribute"))
     };
-    let mut driver = 0;
     let mut pci = [0 as std::ffi::c_char; 32];
     // SAFETY: out parameters of the right kinds; the name is NUL-terminated within its length.
     let pci = unsafe {
-        sys::cuDriverGetVersion(&raw mut driver)
-            .result()
-            .map_err(CudaError::of("cuDriverGetVersion"))?;
         sys::cuDeviceGetPCIBusId(pci.as_mut_ptr(), pci.len() as i32, device)
             .result()
             .map_err(CudaError::of("cuDeviceGetPCIBusId"))?;
@@ -393,7 +455,7 @@ fn info(device: sys::CUdevice, ordinal: u32) -> Result<GpuInfo, CudaError> {
         max_clock_mhz: f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?) / 1e3,
         memory,
         l2: attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
-        driver: u32::try_from(driver).unwrap_or(0),
+        driver: driver_version()?,
         registers: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
         threads: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
     })

@@ -2,12 +2,11 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cudarc::driver::{result, sys};
 
 use super::CudaError;
-use super::gpu::{Gpu, lock};
+use super::gpu::{Garbage, Gpu};
 
 /// Where memory is made.
 #[derive(Clone, Debug, Default)]
@@ -60,10 +59,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.gpu.enter().is_ok() {
-            // SAFETY: allocated by `Gpu::pinned`, freed once.
-            let _ = unsafe { result::free_host(self.base.as_ptr().cast()) };
-        }
+        self.gpu.free(Garbage::Pinned(self.base));
     }
 }
 
@@ -137,11 +133,6 @@ impl GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        if self.gpu.persistent.load(Ordering::Acquire) > 0 {
-            lock(&self.gpu.garbage).push(self.address);
-        } else if self.gpu.enter().is_ok() {
-            // SAFETY: allocated in `new`, freed once.
-            let _ = unsafe { result::free_sync(self.address) };
-        }
+        self.gpu.free(Garbage::Gpu(self.address));
     }
 }

@@ -48,6 +48,24 @@ pub enum CudaError {
         /// The driver's answer.
         reason: String,
     },
+    /// The driver serves an older CUDA than the kernels are compiled for.
+    #[error(
+        "the NVIDIA driver serves CUDA {}.{}, and the kernels need 13.0: install driver 580 or newer",
+        .found / 1000, .found % 1000 / 10
+    )]
+    OldDriver {
+        /// What it serves, such as 12020.
+        found: u32,
+    },
+    /// Something that waits for the device was asked for beside a kernel that doesn't end by itself.
+    #[error("{what} waits for the device, which a persistent kernel keeps busy: stop that first")]
+    BesidePersistent {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// All streams are in use.
+    #[error("as many kernels run side by side as there are streams for")]
+    Busy,
     /// An access past the end of GPU memory.
     #[error("{len} bytes at offset {offset} lie past the end of {size} bytes of GPU memory")]
     OutOfBounds {

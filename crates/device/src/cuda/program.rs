@@ -54,7 +54,7 @@ pub struct Launched {
     pub time: Duration,
 }
 
-/// A kernel that is loaded on a GPU.
+/// A kernel that is loaded on a GPU, and stays so until the GPU's context ends.
 pub struct Program {
     module: sys::CUmodule,
     function: sys::CUfunction,
@@ -79,7 +79,7 @@ impl Program {
     pub(super) fn load(gpu: &Arc<Gpu>, source: &str, args: usize) -> Result<Self, CudaError> {
         let cubin = cache::cubin(source, gpu.info().arch)?;
         let entry = std::ffi::CString::new(ENTRY).unwrap_or_default();
-        // SAFETY: a CUBIN; the context is current (`Gpu::program`). The module is unloaded in `drop`.
+        // SAFETY: a CUBIN; the context is current (`Gpu::program`). The module goes with the context.
         let (module, function) = unsafe {
             let module = result::module::load_data(cubin.as_ptr().cast())
                 .map_err(CudaError::of("cuModuleLoadData"))?;
@@ -104,7 +104,7 @@ impl Program {
         let program = Self { module, function, args, info };
         program.set_abort_word(gpu)?;
         // A first launch reserves local memory, and waits for the device to do so. This one does nothing else.
-        let lane = gpu.take_lane().ok_or(CudaError::Stuck)?;
+        let lane = gpu.take_lane().ok_or(CudaError::Busy)?;
         // A multiple of what any argument is aligned to.
         let nothing = vec![0u128; args.div_ceil(16).max(1)];
         let (args, clocks) = (nothing.as_ptr().cast(), std::ptr::null());
@@ -193,7 +193,7 @@ impl Program {
     ) -> Result<Running, CudaError> {
         assert_eq!(size_of::<A>(), self.args, "the program was loaded for other arguments");
         gpu.enter()?;
-        let lane = gpu.take_lane().ok_or(CudaError::Stuck)?;
+        let lane = gpu.take_lane().ok_or(CudaError::Busy)?;
         for index in 0..4 {
             lane.clock_word(index).store(0, Ordering::Relaxed);
         }
@@ -216,14 +216,6 @@ impl Program {
                 Err(error)
             }
         }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: loaded in `load` and unloaded once; `Gpu::drop`, the last to have programs, has made the context
-        // current.
-        let _ = unsafe { result::module::unload(self.module) };
     }
 }
 
@@ -339,8 +331,8 @@ impl Drop for Running {
             ended = state != sys::CUresult::CUDA_ERROR_NOT_READY;
             std::thread::sleep(Duration::from_micros(50));
         }
-        self.gpu.abort_word().store(0, Ordering::Release);
         if ended {
+            self.gpu.abort_word().store(0, Ordering::Release);
             self.gpu.give_lane(lane);
         } else {
             self.gpu.set_stuck();

@@ -252,7 +252,7 @@ impl Bench {
             }
         }
         let per_second = ops as f64 / time.as_secs_f64().max(1e-9);
-        let most = ((per_second * LAUNCH.as_secs_f64()) as u64).clamp(batch * threads, 1 << 24);
+        let most = ((per_second * LAUNCH.as_secs_f64()) as u64).min(1 << 24).max(batch * threads);
         let (mut rates, mut bandwidths) = (Vec::new(), Vec::new());
         let mut sampling = ctx.sampling();
         loop {

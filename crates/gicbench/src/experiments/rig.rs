@@ -381,18 +381,19 @@ impl Rig {
                 )
         };
         let ended = run(ctx.deadline() + LATE, &give_up);
-        if let Some(inside) = inside {
-            inside.stop().map_err(broke)?;
-        }
+        let stopped = inside.map_or(Ok(()), |inside| inside.stop());
         match ended {
             Ok(launched) => {
+                // What the threads met says more than that the NIC had ended.
                 self.checked(failures, check)?;
+                stopped.map_err(broke)?;
                 self.rates.borrow_mut().push(launched.ticks_per_us);
                 Ok(launched.ticks_per_us * 1e6)
             }
             // The wait that it was told to give up says what it waited for.
             Err(late @ CudaError::Late { .. }) => {
                 self.checked(failures, check)?;
+                stopped.map_err(broke)?;
                 Err(broke(late))
             }
             Err(error) => Err(broke(error)),

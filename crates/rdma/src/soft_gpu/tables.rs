@@ -286,16 +286,21 @@ impl Tables {
     fn deal(&mut self) {
         let mut all = Vec::new();
         for (nic, objects) in self.nics.iter().enumerate() {
+            // Read once: on a GPU each reading is a copy.
+            let qps: Vec<_> = objects.order.iter().map(|&index| self.qp(nic, index)).collect();
             for (nth, &index) in objects.order.iter().enumerate() {
                 all.push(Self::slot(nic, MAX_QPS, index) as u32);
-                let mut qp = self.qp(nic, index);
-                let same = |&&other: &&u32| self.qp(nic, other).page == qp.page;
-                let sharers = objects.order.iter().filter(same).count();
-                let is_lead = !objects.order[..nth].iter().any(|other| same(&other));
+                let mut qp = qps[nth];
+                let same = |other: &&device::nic::Qp| other.page == qps[nth].page;
+                let sharers = qps.iter().filter(same).count();
+                let is_lead = !qps[..nth].iter().any(|other| same(&other));
+                let before = qp.flags;
                 qp.flags &= !(qp_flag::SHARED_PAGE | qp_flag::PAGE_LEAD);
                 qp.flags |= if sharers > 1 { qp_flag::SHARED_PAGE } else { 0 };
                 qp.flags |= if is_lead { qp_flag::PAGE_LEAD } else { 0 };
-                self.set_qp(nic, index, &qp);
+                if qp.flags != before {
+                    self.set_qp(nic, index, &qp);
+                }
             }
         }
         let _ = self.order.write(0, all.as_bytes());
