@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod cases;
+mod errors;
 mod on_gpu;
 mod pair;
 mod programs;
