@@ -37,7 +37,9 @@ fn gpu() -> Option<Turn> {
     let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     match Gpu::open(0) {
         Ok(gpu) => Some(Turn(gpu, turn)),
-        Err(error @ (CudaError::NoDriver | CudaError::NoDevice { .. })) => {
+        Err(error @ (CudaError::NoDriver | CudaError::NoDevice { .. }))
+            if std::env::var_os("GICBENCH_REQUIRE_GPU").is_none() =>
+        {
             let reason = format!("mini-gda on a GPU: {error}");
             eprintln!("SKIPPED: {reason}");
             if let Some(path) = std::env::var_os("GICBENCH_SKIP_LOG") {

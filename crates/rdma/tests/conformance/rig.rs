@@ -33,7 +33,9 @@ pub fn kinds() -> Vec<Kind> {
     static GPU: std::sync::OnceLock<Option<Arc<Gpu>>> = std::sync::OnceLock::new();
     let gpu = GPU.get_or_init(|| match Gpu::open(0) {
         Ok(gpu) => Some(gpu),
-        Err(error @ (CudaError::NoDriver | CudaError::NoDevice { .. })) => {
+        Err(error @ (CudaError::NoDriver | CudaError::NoDevice { .. }))
+            if std::env::var_os("GICBENCH_REQUIRE_GPU").is_none() =>
+        {
             skip(&format!("the NIC engine on a GPU: {error}"));
             None
         }
