@@ -11,7 +11,7 @@ use device::loaded::{
     ARRIVED, Choices, Load, LoadedArgs, MAX_WINDOW, PROGRESS_WORDS, ProxyLoadedArgs, STOP,
     VALUE_SHIFT, translation_unit,
 };
-use device::nvrtc::{Arch, NvrtcError, compile, load};
+use device::nvrtc::{Arch, compile};
 use device::proxy::{Handoff, Producers, ProxyChoice};
 
 unsafe extern "C" {
@@ -53,15 +53,8 @@ const SHARED: [(bool, bool); 3] = [(true, true), (false, true), (false, false)];
 
 #[test]
 fn the_kernel_compiles_for_every_named_architecture() {
-    match load() {
-        Ok(()) => {}
-        Err(NvrtcError::NotFound { .. })
-            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
-        {
-            eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
-            return;
-        }
-        Err(e) => panic!("{e}"),
+    if !common::has_nvrtc() {
+        return;
     }
     let mut all = Vec::new();
     for (probe, background) in SHARED {

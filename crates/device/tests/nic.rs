@@ -1,21 +1,16 @@
 //! The NIC engine's kernel compiles for the GPUs that the project names. No GPU is needed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod common;
+
 use device::nic::Scope;
-use device::nvrtc::{Arch, NvrtcError, compile, load};
+use device::nvrtc::{Arch, compile};
 use device::source::{ENTRY, nic_unit};
 
 #[test]
 fn the_nics_engine_compiles_for_every_named_architecture() {
-    match load() {
-        Ok(()) => {}
-        Err(NvrtcError::NotFound { .. })
-            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
-        {
-            eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    if !common::has_nvrtc() {
+        return;
     }
     for arch in [Arch::SM_90, Arch::SM_100, Arch::SM_103] {
         for scope in [Scope::Gpu, Scope::System] {

@@ -7,24 +7,11 @@ mod common;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{bytes, grouped, list, load as load_json, number, segments, text, word};
+use common::{bytes, grouped, list, load, number, segments, text, word};
 use device::choice::{Choice, CqKind, CqLoad, Order, Ringing, Sharing, Signalling, Transport};
-use device::nvrtc::{Arch, NvrtcError, compile, load};
+use device::nvrtc::{Arch, NvrtcError, compile};
 use device::source::{Body, ENTRY, KernelKind, calibration_unit, translation_unit};
 use device::view::Op;
-
-fn skip_without_nvrtc() -> bool {
-    match load() {
-        Ok(()) => false,
-        Err(NvrtcError::NotFound { .. })
-            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
-        {
-            eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
-            true
-        }
-        Err(e) => panic!("{e}"),
-    }
-}
 
 /// Every value of every axis with every kernel that it changes; not every pair of values of unrelated axes.
 fn kernels(arch: Arch) -> Vec<(KernelKind, Choice)> {
@@ -88,7 +75,7 @@ fn kernels(arch: Arch) -> Vec<(KernelKind, Choice)> {
 
 #[test]
 fn every_kernel_compiles_for_every_named_architecture() {
-    if skip_without_nvrtc() {
+    if !common::has_nvrtc() {
         return;
     }
     let mut units = Vec::new();
@@ -121,7 +108,7 @@ fn every_kernel_compiles_for_every_named_architecture() {
 
 #[test]
 fn one_kernel_compiles_as_it_is_launched() {
-    if skip_without_nvrtc() {
+    if !common::has_nvrtc() {
         return;
     }
     compile(&calibration_unit(), Arch::SM_90).unwrap();
@@ -137,7 +124,7 @@ fn bytes_of(segment: &[u8]) -> (u64, u64) {
 
 /// A unit that compiles only if the segment builders give the golden bytes, and how many assertions it has.
 fn golden_unit() -> (String, usize) {
-    let file = load_json("golden.json");
+    let file = load("golden.json");
     let mut checks = Vec::new();
     for entry in list(&file, "wqes") {
         let golden = bytes(text(entry, "bytes"));
@@ -228,7 +215,7 @@ fn golden_unit() -> (String, usize) {
 
 #[test]
 fn segments_compiled_for_a_gpu_are_golden() {
-    if skip_without_nvrtc() {
+    if !common::has_nvrtc() {
         return;
     }
     let (unit, checks) = golden_unit();
@@ -243,7 +230,7 @@ fn segments_compiled_for_a_gpu_are_golden() {
 
 #[test]
 fn asynchronous_mmio_is_refused_before_sm_100() {
-    if skip_without_nvrtc() {
+    if !common::has_nvrtc() {
         return;
     }
     let choice = Choice { order: Order::AsyncMmio, ..Choice::default() };
@@ -256,7 +243,7 @@ fn asynchronous_mmio_is_refused_before_sm_100() {
 
 #[test]
 fn nonsense_in_inline_assembly_is_refused() {
-    if skip_without_nvrtc() {
+    if !common::has_nvrtc() {
         return;
     }
     let unit = "extern \"C\" __global__ void k() { asm volatile(\"st.nonsense.u32 [0], 1;\"); }";

@@ -6,7 +6,7 @@ mod common;
 use std::mem::offset_of;
 
 use common::grouped;
-use device::nvrtc::{Arch, NvrtcError, compile, load};
+use device::nvrtc::{Arch, compile};
 use device::proxy::{
     Descriptor, EnqueueArgs, Handoff, HostProducer, Producers, Progress, ProxyChannel, ProxyChoice,
     ProxyOp, ProxyRateArgs, ProxyRoundTripArgs, Publish, RingState, RingView, progress,
@@ -119,15 +119,8 @@ fn choices() -> Vec<ProxyChoice> {
 /// All in one unit: the headers are read once.
 #[test]
 fn every_kernel_compiles_for_every_named_architecture() {
-    match load() {
-        Ok(()) => {}
-        Err(NvrtcError::NotFound { .. })
-            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
-        {
-            eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
-            return;
-        }
-        Err(e) => panic!("{e}"),
+    if !common::has_nvrtc() {
+        return;
     }
     let mut kernels = Vec::new();
     for choice in choices() {

@@ -2,13 +2,15 @@
 //! memory of the thread's own, and hardly more than the bare sequence. No GPU is needed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod common;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::PathBuf;
 use std::process::Command;
 
 use device::choice::{Choice, Order, Ringing, Signalling};
-use device::nvrtc::{Arch, NvrtcError, compile, load};
+use device::nvrtc::{Arch, compile};
 use device::proxy::{ProxyChoice, ProxyOp, Publish};
 use device::source::{KernelKind, ProxyKernelKind, proxy_translation_unit, translation_unit};
 use device::view::Op;
@@ -30,23 +32,16 @@ fn disassembler() -> Option<PathBuf> {
 
 /// The disassembler, where both it and the compiler are there.
 fn tools() -> Option<PathBuf> {
-    match load() {
-        Ok(()) => {}
-        Err(NvrtcError::NotFound { .. })
-            if std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none() =>
-        {
-            eprintln!("SKIPPED: NVRTC is not installed; scripts/test.sh installs it");
-            return None;
-        }
-        Err(e) => panic!("{e}"),
+    if !common::has_nvrtc() {
+        return None;
     }
     let found = disassembler();
     if found.is_none() {
         assert!(
-            std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_none(),
+            !common::tools_are_required(),
             "nvdisasm is required beside NVRTC: scripts/test.sh installs both"
         );
-        eprintln!("SKIPPED: nvdisasm is not installed; scripts/test.sh installs it");
+        common::skip("machine code read: nvdisasm is not installed; scripts/test.sh installs it");
     }
     found
 }

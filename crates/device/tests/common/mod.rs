@@ -1,6 +1,7 @@
-//! The data files that crates/wire is held to as well.
+//! The data files that crates/wire is held to as well, and what is skipped where a tool is missing.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use device::nvrtc::NvrtcError;
 use device::source::ENTRY;
 use serde_json::Value;
 
@@ -71,4 +72,29 @@ pub fn grouped(units: impl IntoIterator<Item = String>) -> String {
         body += &format!("namespace unit_{i} {{\n{rest}\n}}\n");
     }
     includes + &body
+}
+
+/// Whether NVRTC is here; where it isn't, that is listed at the end of `scripts/test.sh`, or a failure where required.
+pub fn has_nvrtc() -> bool {
+    match device::nvrtc::load() {
+        Ok(()) => true,
+        Err(NvrtcError::NotFound { .. }) if !tools_are_required() => {
+            skip("kernels compiled for GPUs: NVRTC is not installed; scripts/test.sh installs it");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub fn tools_are_required() -> bool {
+    std::env::var_os("GICBENCH_REQUIRE_NVRTC").is_some()
+}
+
+pub fn skip(what: &str) {
+    eprintln!("SKIPPED: {what}");
+    if let Some(path) = std::env::var_os("GICBENCH_SKIP_LOG") {
+        use std::io::Write as _;
+        let mut log = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(log, "{what}").unwrap();
+    }
 }
