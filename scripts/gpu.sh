@@ -52,7 +52,7 @@ step() {
     esac
 }
 
-memcheck() { compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 "$@"; }
+memcheck=(compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9)
 
 check() {
     local bin=$1 out=$2
@@ -64,13 +64,12 @@ check() {
     step "tests on the GPU" "$out/tests.txt" limited 40 "$bin/gpu_test" --test-threads=1
     step "conformance of the NIC in the GPU" "$out/tests.txt" limited 60 "$bin/conformance" --test-threads=1
     if command -v compute-sanitizer >/dev/null; then
-        export -f memcheck
         # Beside the tool a second kernel doesn't start: the engine is checked alone, and submitters without it.
         step "memcheck: the NIC in the GPU" "$out/memcheck.txt" limited 40 env CONFORMANCE_PATIENCE_MS=60 \
-            bash -c 'memcheck "$@"' - "$bin/conformance" --test-threads=1 cases::
-        step "memcheck: submitters, NIC soft" "$out/memcheck.txt" limited 40 bash -c 'memcheck "$@"' - "$bin/gicbench" run \
+            "${memcheck[@]}" "$bin/conformance" --test-threads=1 cases::
+        step "memcheck: submitters, NIC soft" "$out/memcheck.txt" limited 40 "${memcheck[@]}" "$bin/gicbench" run \
             latency handoff inline quiet --submitter cuda --nic soft -n 50 -w 0 --deadline 60s
-        step "memcheck: rates, NIC none" "$out/memcheck.txt" limited 40 bash -c 'memcheck "$@"' - "$bin/gicbench" run batching \
+        step "memcheck: rates, NIC none" "$out/memcheck.txt" limited 40 "${memcheck[@]}" "$bin/gicbench" run batching \
             --submitter cuda --nic none --qps 2 --batch 1,32 -n 1000 -w 0 --duration 50ms --sharing exclusive,warp,thread --deadline 60s
     else
         echo "skipped memcheck: compute-sanitizer isn't in PATH (it comes with the CUDA toolkit)"

@@ -25,6 +25,18 @@ fn run(arguments: &str) -> (Output, Value) {
     (output, serde_json::from_str(&text).expect("a record"))
 }
 
+fn assert_bad_usage(arguments: &str, reason: &str) {
+    let output = Command::cargo_bin("gicbench")
+        .expect("the binary")
+        .arg("run")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
+    assert!(text.contains(reason), "{arguments}: {text}");
+}
+
 #[test]
 fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
     for (arguments, rows) in [
@@ -127,15 +139,7 @@ fn what_is_impossible_everywhere_is_bad_usage_and_says_what_would_do() {
         ("loaded --transport mini-gda --order none", "gpu-release"),
         ("loaded --transport mini-proxy --handoff mapped-counter", "lap-parity"),
     ] {
-        let output = Command::cargo_bin("gicbench")
-            .expect("the binary")
-            .arg("run")
-            .args(arguments.split_whitespace())
-            .output()
-            .expect("it starts");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
-        assert!(text.contains(word), "{arguments}: {text}");
+        assert_bad_usage(arguments, word);
     }
 }
 
@@ -199,15 +203,7 @@ fn choices_of_a_proxy_that_exclude_each_other_are_bad_usage() {
         ("handoff --publish posted --handoff nonzero-word", "parity"),
         ("handoff --publish posted --progress read", "waited for"),
     ] {
-        let output = Command::cargo_bin("gicbench")
-            .expect("the binary")
-            .arg("run")
-            .args(arguments.split_whitespace())
-            .output()
-            .expect("it starts");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
-        assert!(text.contains(reason), "{arguments}: {text}");
+        assert_bad_usage(arguments, reason);
     }
 }
 

@@ -2,8 +2,10 @@
 //! thread steps, completions, full queues, failures.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod schedules;
+
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use device::choice::{Choice, CqKind, Ringing, Sharing, Signalling};
@@ -11,26 +13,17 @@ use device::view::{Failure, Local, QpView, Remote, Why};
 use mini_gda::{Gda, GdaAttr};
 use model::ShuttleMemory;
 use model::queue::{Operation, operate, quiet, wait};
-use rdma::soft::{Engine, Fabric, FabricAttr};
+use rdma::soft::Fabric;
 use rdma::{Access, Memory, Nic, Region};
-use shuttle::scheduler::RandomScheduler;
-use shuttle::{Config, MaxSteps, Runner, rand::Rng};
-use softnic::{Caps, Clock, FailWqe, Faults, NicConfig, Qpn};
+use schedules::{check, fabric, run_beside};
+use shuttle::rand::Rng;
+use softnic::{FailWqe, Faults, Qpn};
 
 const THREADS: u64 = 3;
 const OPS: u64 = 6;
 const DEPTH_LOG: u32 = 2;
 const VENDOR: u8 = 0x5a;
-
-/// Runs a model on random schedules. Shuttle prints the seed of one that fails; `SHUTTLE_RANDOM_SEED` sets it.
-fn check(schedules: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut config = Config::new();
-    config.stack_size = 1 << 19;
-    config.max_steps = MaxSteps::FailAfter(2_000_000);
-    let seed = 0x5eed_0001;
-    eprintln!("{schedules} schedules from seed {seed:#x}");
-    Runner::new(RandomScheduler::new_from_seed(seed, schedules), config).run(model);
-}
+const SEED: u64 = 0x5eed_0001;
 
 fn choices() -> Vec<Choice> {
     let mut all = Vec::new();
@@ -60,24 +53,7 @@ const COUNTER: u64 = 0;
 
 impl Rig {
     fn new(choice: Choice, start: u64) -> Self {
-        let caps = Caps {
-            max_qps: 4,
-            max_dcts: 1,
-            max_dc_contexts: 1,
-            max_cqs: 8,
-            max_mrs: 8,
-            max_pds: 2,
-            max_uars: 4,
-            max_outstanding: 16,
-            ..Caps::default()
-        };
-        let attr = FabricAttr {
-            nics: 2,
-            engine: Engine::Stepped,
-            clock: Clock::Virtual,
-            config: NicConfig { caps, ..NicConfig::default() },
-        };
-        let fabric = Fabric::open(&attr).unwrap();
+        let fabric = fabric();
         let (near, far) = (fabric.nic(0), fabric.nic(1));
         let target = far.register(&Memory::zeroed(4096), Access::all()).unwrap();
         let results = near.register(&Memory::zeroed(4096), Access::empty()).unwrap();
@@ -127,26 +103,10 @@ impl Rig {
 
     /// Steps the NICs while `THREADS` bodies run.
     fn run(&self, body: impl Fn(&Self, u64) + Send + Sync + 'static) {
-        let _entered = ShuttleMemory.enter();
-        let finished = Arc::new(AtomicUsize::new(0));
-        let body = Arc::new(body);
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| {
-                let (rig, finished, body) = (self.clone(), finished.clone(), body.clone());
-                shuttle::thread::spawn(move || {
-                    body(&rig, thread);
-                    finished.fetch_add(1, Ordering::SeqCst);
-                })
-            })
-            .collect();
-        while finished.load(Ordering::SeqCst) < THREADS as usize {
+        run_beside(self, THREADS, body, || {
             let budget = shuttle::rand::thread_rng().gen_range(1..16);
             self.fabric.engine().try_step(budget);
-            shuttle::thread::yield_now();
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        });
     }
 
     fn assert_no_findings(&self) {
@@ -194,7 +154,7 @@ fn exactly_once(choice: Choice, start: u64) {
 fn everything_arrives_exactly_once() {
     for choice in choices() {
         for start in [0, (1 << 16) - 3, (1 << 32) - 5] {
-            check(120, move || exactly_once(choice, start));
+            check(SEED, 120, move || exactly_once(choice, start));
         }
     }
 }
@@ -250,14 +210,14 @@ fn a_failure(choice: Choice) {
 #[test]
 fn a_failure_is_never_taken_for_done() {
     for choice in choices() {
-        check(250, move || a_failure(choice));
+        check(SEED, 250, move || a_failure(choice));
     }
 }
 
 #[test]
 fn a_nic_that_stands_still_is_an_error_for_every_thread() {
     for choice in choices() {
-        check(20, move || {
+        check(SEED, 20, move || {
             let rig = Rig::new(choice, 0);
             rig.fabric.nic(0).set_faults(Faults { paused: true, ..Faults::default() }).unwrap();
             rig.run(|rig, thread| {

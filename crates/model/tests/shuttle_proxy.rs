@@ -3,34 +3,26 @@
 //! point at which shuttle could switch; its hand-offs are in `loom_ring.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod schedules;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use device::proxy::{Descriptor, Handoff, Producers, Progress, ProxyChoice, ProxyOp, RingView};
 use device::view::{Failure, Why};
 use mini_proxy::{ChannelAttr, Proxy, ProxyAttr};
-use model::ShuttleMemory;
 use model::ring::{push, quiet, wait};
-use rdma::soft::{Engine, Fabric, FabricAttr};
+use rdma::soft::Fabric;
 use rdma::{Access, Memory, Nic, Region};
-use shuttle::scheduler::RandomScheduler;
-use shuttle::{Config, MaxSteps, Runner, rand::Rng};
-use softnic::{Caps, Clock, FailWqe, Faults, NicConfig};
+use schedules::{check, fabric, run_beside};
+use shuttle::rand::Rng;
+use softnic::{FailWqe, Faults};
 
 const OPS: u64 = 6;
 const THREADS: u64 = 3;
 const SIGNAL: u64 = 2048;
 const VENDOR: u8 = 0x5a;
-
-/// Runs a model on random schedules. Shuttle prints the seed of one that fails; `SHUTTLE_RANDOM_SEED` sets it.
-fn check(schedules: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut config = Config::new();
-    config.stack_size = 1 << 19;
-    config.max_steps = MaxSteps::FailAfter(2_000_000);
-    let seed = 0x5eed_0002;
-    eprintln!("{schedules} schedules from seed {seed:#x}");
-    Runner::new(RandomScheduler::new_from_seed(seed, schedules), config).run(model);
-}
+const SEED: u64 = 0x5eed_0002;
 
 /// Of each hand-off that takes descriptors; which thread raises a mapped counter next is open.
 fn choices() -> Vec<ProxyChoice> {
@@ -57,24 +49,7 @@ struct Rig {
 
 impl Rig {
     fn new(choice: ProxyChoice, start: u64) -> Self {
-        let caps = Caps {
-            max_qps: 4,
-            max_dcts: 1,
-            max_dc_contexts: 1,
-            max_cqs: 8,
-            max_mrs: 8,
-            max_pds: 2,
-            max_uars: 4,
-            max_outstanding: 16,
-            ..Caps::default()
-        };
-        let attr = FabricAttr {
-            nics: 2,
-            engine: Engine::Stepped,
-            clock: Clock::Virtual,
-            config: NicConfig { caps, ..NicConfig::default() },
-        };
-        let fabric = Fabric::open(&attr).unwrap();
+        let fabric = fabric();
         let (near, far) = (fabric.nic(0).clone(), fabric.nic(1).clone());
         let local = near.register(&Memory::zeroed(4096), Access::empty()).unwrap();
         let remote = far.register(&Memory::zeroed(4096), Access::all()).unwrap();
@@ -118,30 +93,14 @@ impl Rig {
 
     /// Steps worker and NICs while the bodies run.
     fn run(&self, body: impl Fn(&Self, u64) + Send + Sync + 'static) {
-        let _entered = ShuttleMemory.enter();
-        let finished = Arc::new(AtomicUsize::new(0));
-        let body = Arc::new(body);
-        let threads: Vec<_> = (0..self.threads)
-            .map(|thread| {
-                let (rig, finished, body) = (self.clone(), finished.clone(), body.clone());
-                shuttle::thread::spawn(move || {
-                    body(&rig, thread);
-                    finished.fetch_add(1, Ordering::SeqCst);
-                })
-            })
-            .collect();
-        while finished.load(Ordering::SeqCst) < self.threads as usize {
+        run_beside(self, self.threads, body, || {
             if shuttle::rand::thread_rng().gen_bool(0.5) {
                 self.proxy.step();
             } else {
                 let budget = shuttle::rand::thread_rng().gen_range(1..16);
                 self.fabric.engine().try_step(budget);
             }
-            shuttle::thread::yield_now();
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        });
     }
 }
 
@@ -189,7 +148,7 @@ fn exactly_once(choice: ProxyChoice, start: u64) {
 fn everything_is_executed_once_and_in_order() {
     for choice in choices() {
         for start in [0, (1 << 16) - 3, (1 << 32) - 5] {
-            check(60, move || exactly_once(choice, start));
+            check(SEED, 60, move || exactly_once(choice, start));
         }
     }
 }
@@ -224,14 +183,14 @@ fn a_failure(choice: ProxyChoice) {
 #[test]
 fn a_failure_is_never_taken_for_done() {
     for choice in choices() {
-        check(100, move || a_failure(choice));
+        check(SEED, 100, move || a_failure(choice));
     }
 }
 
 #[test]
 fn a_nic_that_stands_still_is_an_error_for_every_thread() {
     for choice in choices() {
-        check(10, move || {
+        check(SEED, 10, move || {
             let rig = Rig::new(choice, 0);
             rig.fabric.nic(0).set_faults(Faults { paused: true, ..Faults::default() }).unwrap();
             rig.run(|rig, thread| {

@@ -36,17 +36,6 @@ const PUT: &[(&str, &str)] = &[("op", "put"), ("payload", "8"), ("order", "gpu-r
 const PUT_PROXY: &[(&str, &str)] = &[("op", "put"), ("payload", "8")];
 const EIGHT: &[(&str, &str)] = &[("payload", "8")];
 
-const fn step(title: &'static str, when: &'static [(&'static str, &'static str)]) -> Figure {
-    Figure {
-        title,
-        experiment: "handoff",
-        transport: "mini-proxy",
-        metric: "enqueue_us",
-        when,
-        pick: Pick::Each,
-    }
-}
-
 const fn each(
     title: &'static str,
     experiment: &'static str,
@@ -57,14 +46,12 @@ const fn each(
     Figure { title, experiment, transport, metric, when, pick: Pick::Each }
 }
 
-const fn greatest(
-    title: &'static str,
-    experiment: &'static str,
-    transport: &'static str,
-    metric: &'static str,
-    when: &'static [(&'static str, &'static str)],
-) -> Figure {
-    Figure { title, experiment, transport, metric, when, pick: Pick::Greatest }
+const fn greatest(each: Figure) -> Figure {
+    Figure { pick: Pick::Greatest, ..each }
+}
+
+const fn step(title: &'static str, when: &'static [(&'static str, &'static str)]) -> Figure {
+    each(title, "handoff", "mini-proxy", "enqueue_us", when)
 }
 
 const FIGURES: &[Figure] = &[
@@ -98,8 +85,8 @@ const FIGURES: &[Figure] = &[
             ("doorbell", "fixed"),
         ],
     ),
-    greatest("message rate, greatest", "batching", "mini-gda", "rate_mmsgs", EIGHT),
-    greatest("bandwidth, greatest", "bandwidth", "mini-gda", "bandwidth_gbs", &[]),
+    greatest(each("message rate, greatest", "batching", "mini-gda", "rate_mmsgs", EIGHT)),
+    greatest(each("bandwidth, greatest", "bandwidth", "mini-gda", "bandwidth_gbs", &[])),
     each("issue, GPU-scope release", "latency", "bare", "issue_us", PUT),
     each(
         "issue, no ordering",
@@ -168,8 +155,8 @@ const FIGURES: &[Figure] = &[
     ),
     each("put + completion", "latency", "mini-proxy", "put_completion_us", PUT_PROXY),
     each("round trip", "latency", "mini-proxy", "round_trip_us", PUT_PROXY),
-    greatest("message rate, greatest", "proxy-scaling", "mini-proxy", "rate_mmsgs", EIGHT),
-    greatest("bandwidth, greatest", "bandwidth", "mini-proxy", "bandwidth_gbs", &[]),
+    greatest(each("message rate, greatest", "proxy-scaling", "mini-proxy", "rate_mmsgs", EIGHT)),
+    greatest(each("bandwidth, greatest", "bandwidth", "mini-proxy", "bandwidth_gbs", &[])),
 ];
 
 /// A line of the first table.
