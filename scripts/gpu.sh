@@ -52,7 +52,7 @@ step() {
     esac
 }
 
-memcheck=(compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9)
+memcheck=(compute-sanitizer --tool memcheck --error-exitcode 9)
 
 check() {
     local bin=$1 out=$2
@@ -66,7 +66,7 @@ check() {
     if command -v compute-sanitizer >/dev/null; then
         # Beside the tool a second kernel doesn't start: the engine is checked alone, and submitters without it.
         step "memcheck: the NIC in the GPU" "$out/memcheck.txt" limited 40 env CONFORMANCE_PATIENCE_MS=60 \
-            "${memcheck[@]}" "$bin/conformance" --test-threads=1 cases::
+            "${memcheck[@]}" --report-api-errors no "$bin/conformance" --test-threads=1 cases:: errors::
         step "memcheck: submitters, NIC soft" "$out/memcheck.txt" limited 40 "${memcheck[@]}" "$bin/gicbench" run \
             latency handoff inline quiet --submitter cuda --nic soft -n 50 -w 0 --deadline 60s
         step "memcheck: rates, NIC none" "$out/memcheck.txt" limited 40 "${memcheck[@]}" "$bin/gicbench" run batching \
