@@ -1,0 +1,1 @@
+//! NCCL GIN: GDAKI, and the CPU proxy.
