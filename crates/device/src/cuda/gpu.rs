@@ -9,7 +9,7 @@ use cudarc::driver::{result, sys};
 
 use super::calibrate::calibrate;
 use super::memory::Pinned;
-use super::program::{Lane, Program};
+use super::program::{Lane, Module, Program};
 use super::{CudaError, GpuMemory};
 use crate::clock::Clock;
 use crate::nvrtc::Arch;
@@ -211,6 +211,16 @@ impl Gpu {
         Ok(program)
     }
 
+    /// A CUBIN that was compiled elsewhere. To be asked for before a persistent kernel runs: loading waits for the
+    /// device.
+    ///
+    /// # Errors
+    /// The driver refuses it, for instance one of another architecture, or a persistent kernel runs.
+    pub fn module(self: &Arc<Self>, cubin: &[u8]) -> Result<Module, CudaError> {
+        self.idle("loading a module")?;
+        Module::load(self, cubin)
+    }
+
     /// Makes the context current for this thread.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
         if self.stuck.load(Ordering::Relaxed) {
@@ -221,7 +231,7 @@ impl Gpu {
     }
 
     /// Makes the context current for something that waits for the device.
-    fn idle(&self, what: &'static str) -> Result<(), CudaError> {
+    pub(super) fn idle(&self, what: &'static str) -> Result<(), CudaError> {
         if self.persistent.load(Ordering::Acquire) > 0 {
             return Err(CudaError::BesidePersistent { what });
         }

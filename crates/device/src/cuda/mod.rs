@@ -14,7 +14,7 @@ mod program;
 pub use gpu::{Gpu, GpuInfo, Persistent};
 pub use launch::{Prepared, Resources};
 pub use memory::{GpuMemory, Pinned, Place};
-pub use program::{Launched, Program, Running};
+pub use program::{Launched, Module, Program, Running};
 
 use cudarc::driver::DriverError;
 
@@ -75,6 +75,19 @@ pub enum CudaError {
         len: usize,
         /// Of the allocation.
         size: usize,
+    },
+    /// A module has no such variable.
+    #[error(
+        "the module has no variable {name} of {bytes} bytes{}",
+        found.map(|found| format!(": it has one of {found}")).unwrap_or_default()
+    )]
+    NoSymbol {
+        /// Its name.
+        name: String,
+        /// Bytes that it was to have.
+        bytes: usize,
+        /// Bytes of the one that is there.
+        found: Option<usize>,
     },
     /// A kernel isn't compiled.
     #[error(transparent)]

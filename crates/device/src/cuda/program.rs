@@ -54,9 +54,62 @@ pub struct Launched {
     pub time: Duration,
 }
 
+/// A CUBIN that is loaded on a GPU, and stays so until the GPU's context ends. Loading one twice gives two modules, each
+/// with variables of its own.
+pub struct Module {
+    gpu: Arc<Gpu>,
+    handle: sys::CUmodule,
+}
+
+// SAFETY: a handle of the driver, which any thread may use that has made the context current.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    pub(super) fn load(gpu: &Arc<Gpu>, cubin: &[u8]) -> Result<Self, CudaError> {
+        // SAFETY: a CUBIN, which says its own length; the context is current (its callers).
+        let handle = unsafe { result::module::load_data(cubin.as_ptr().cast()) }
+            .map_err(CudaError::of("cuModuleLoadData"))?;
+        let module = Self { gpu: Arc::clone(gpu), handle };
+        // Modules without a wait have no such word; its name is that of `gic/platform.hpp`.
+        match module.set("gic_abort_word", &(gpu.abort_word().as_ptr() as u64).to_ne_bytes()) {
+            Err(CudaError::NoSymbol { .. }) | Ok(()) => Ok(module),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a variable of it, `__device__` or `__constant__`, a value.
+    ///
+    /// # Errors
+    /// [`CudaError::NoSymbol`]: there is none of that name and size.
+    pub fn set(&self, name: &str, value: &[u8]) -> Result<(), CudaError> {
+        self.gpu.enter()?;
+        let missing =
+            |found| CudaError::NoSymbol { name: name.to_owned(), bytes: value.len(), found };
+        let symbol = std::ffi::CString::new(name).map_err(|_| missing(None))?;
+        // SAFETY: a module that exists.
+        let (at, bytes) = unsafe { result::module::get_global(self.handle, symbol) }
+            .map_err(|_| missing(None))?;
+        if bytes != value.len() {
+            return Err(missing(Some(bytes)));
+        }
+        self.gpu.copy_in(at, value)
+    }
+
+    /// A kernel of it that takes an argument of type `A` by value, and a pointer to `gic::kernels::Clocks` that is null
+    /// in a launch which must do nothing. To be asked for before a persistent kernel runs: loading waits for the device.
+    ///
+    /// # Errors
+    /// There is no such kernel, or a persistent kernel runs.
+    pub fn program<A: Copy>(&self, entry: &str) -> Result<Arc<Program>, CudaError> {
+        self.gpu.idle("loading a kernel")?;
+        Program::of(self, entry, size_of::<A>()).map(Arc::new)
+    }
+}
+
 /// A kernel that is loaded on a GPU, and stays so until the GPU's context ends.
 pub struct Program {
-    module: sys::CUmodule,
     function: sys::CUfunction,
     args: usize,
     info: FunctionInfo,
@@ -78,16 +131,19 @@ unsafe impl Sync for Program {}
 impl Program {
     pub(super) fn load(gpu: &Arc<Gpu>, source: &str, args: usize) -> Result<Self, CudaError> {
         let cubin = cache::cubin(source, gpu.info().arch)?;
-        let entry = std::ffi::CString::new(ENTRY).unwrap_or_default();
-        // SAFETY: a CUBIN; the context is current (`Gpu::program`). The module goes with the context.
-        let (module, function) = unsafe {
-            let module = result::module::load_data(cubin.as_ptr().cast())
-                .map_err(CudaError::of("cuModuleLoadData"))?;
-            let function = result::module::get_function(module, entry)
+        Self::of(&Module::load(gpu, &cubin)?, ENTRY, args)
+    }
+
+    fn of(module: &Module, entry: &str, args: usize) -> Result<Self, CudaError> {
+        let gpu = &module.gpu;
+        let entry = std::ffi::CString::new(entry).unwrap_or_default();
+        // SAFETY: a module that exists, and goes with the context; the context is current (the callers).
+        let function = unsafe {
+            let function = result::module::get_function(module.handle, entry)
                 .map_err(CudaError::of("cuModuleGetFunction"))?;
             // The driver loads lazily, and loading waits for the device: not beside a kernel that spins.
             sys::cuFuncLoad(function).result().map_err(CudaError::of("cuFuncLoad"))?;
-            (module, function)
+            function
         };
         let attribute = |which| {
             // SAFETY: a function that exists.
@@ -101,8 +157,7 @@ impl Program {
             shared: attribute(A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
             local: attribute(A::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
         };
-        let program = Self { module, function, args, info };
-        program.set_abort_word(gpu)?;
+        let program = Self { function, args, info };
         // A first launch reserves local memory, and waits for the device to do so. This one does nothing else.
         let lane = gpu.take_lane().ok_or(CudaError::Busy)?;
         // A multiple of what any argument is aligned to.
@@ -117,17 +172,6 @@ impl Program {
         });
         gpu.give_lane(lane);
         ended.map(|()| program)
-    }
-
-    /// Kernels without a wait have no such word.
-    fn set_abort_word(&self, gpu: &Gpu) -> Result<(), CudaError> {
-        // SAFETY: the name is that of `gic/platform.hpp`; its variable is a pointer.
-        let Ok((at, 8)) =
-            (unsafe { result::module::get_global(self.module, c"gic_abort_word".to_owned()) })
-        else {
-            return Ok(());
-        };
-        gpu.copy_in(at, &(gpu.abort_word().as_ptr() as u64).to_ne_bytes())
     }
 
     pub(super) fn info(&self) -> FunctionInfo {
