@@ -23,6 +23,8 @@ pub enum Transport {
 pub enum CqKind {
     /// One entry a completion; the consumer record is honoured.
     Ring,
+    /// One entry a completion; the consumer record isn't looked at, and old entries are overwritten (mlx5's `oi`).
+    OverrunRing,
     /// One entry that is overwritten; overrun is ignored.
     Collapsed,
 }

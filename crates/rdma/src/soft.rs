@@ -241,7 +241,7 @@ impl Nic for SoftNic {
             log_size: attr.log_cq,
             record: part(&areas.cq_record)?,
             collapsed: attr.cq_kind == CqKind::Collapsed,
-            ignore_overrun: attr.cq_kind == CqKind::Collapsed,
+            ignore_overrun: attr.cq_kind != CqKind::Ring,
         };
         let send_cq = self.make("completion queue", move |nic| nic.create_cq(cq_attr))?;
         let mut objects = self.owning(Object::Cq(send_cq));
@@ -431,7 +431,7 @@ pub(crate) fn check(attr: &QueuePairAttr) -> Result<(), Error> {
     if let Some(log) = attr.log_receives {
         range("receive queue", log, 0, 15)?;
     }
-    if attr.cq_kind == CqKind::Ring && attr.log_cq < attr.log_blocks {
+    if attr.cq_kind != CqKind::Collapsed && attr.log_cq < attr.log_blocks {
         return Err(Error::CqTooSmall {
             kind: attr.cq_kind,
             log_cq: attr.log_cq,

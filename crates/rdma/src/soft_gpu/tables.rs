@@ -227,6 +227,7 @@ impl Tables {
             log_size: attr.log_cq,
             flags: match attr.cq_kind {
                 CqKind::Ring => 0,
+                CqKind::OverrunRing => cq_flag::IGNORE_OVERRUN,
                 CqKind::Collapsed => cq_flag::COLLAPSED | cq_flag::IGNORE_OVERRUN,
             },
             number: cqs[0].0,

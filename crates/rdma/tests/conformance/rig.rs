@@ -261,8 +261,11 @@ impl Queue {
             return vec![entry(&areas.cq, 0)];
         }
         let taken = take(&areas.cq, self.qp.attr.log_cq, &mut self.entries);
-        let consumer = (self.entries as u32 & wire::NUMBER_MASK).to_be_bytes();
-        areas.cq_record.write(0, &consumer).unwrap();
+        // Where overrun is ignored, nobody looks at the record.
+        if self.qp.attr.cq_kind != CqKind::OverrunRing {
+            let consumer = (self.entries as u32 & wire::NUMBER_MASK).to_be_bytes();
+            areas.cq_record.write(0, &consumer).unwrap();
+        }
         taken
     }
 
