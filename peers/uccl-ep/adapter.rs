@@ -62,6 +62,7 @@ const LOW_LATENCY: Variant = Variant {
     round_trip: true,
     rate: Some(RateLanes::One),
     queue: Queue::Cpu,
+    cpu_rings: false,
     safety: SAFETY,
     scope: Scope::All,
     omits: "",

@@ -17,13 +17,14 @@ struct Put {
         : s(*reinterpret_cast<const State*>(state)), expert(static_cast<int>(thread % kLLExpertMask)) {}
 
     __device__ __forceinline__ void issue(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t) {
-        uccl::nvshmemi_ibgda_put_nbi_warp<kNormalMode>(remote - s.remote, local - s.local, bytes, s.dst_rank, expert,
-                                                       0, 0, s.channels, kChannels, false, 0);
+        uccl::nvshmemi_ibgda_put_nbi_warp<kNormalMode>(remote - s.remote, local - s.local, bytes, s.dst_rank,
+                                                       expert, 0, 0, s.channels, kChannels, false, 0);
         if constexpr (kSignal)
-            uccl::nvshmemi_ibgda_amo_nonfetch_add<kNormalMode>(s.signal, s.remote, 1, s.dst_rank, expert, false,
-                                                               s.channels, kChannels, false, 0);
+            uccl::nvshmemi_ibgda_amo_nonfetch_add<kNormalMode>(s.signal, s.remote, 1, s.dst_rank, expert,
+                                                               false, s.channels, kChannels, false, 0);
     }
-    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value, bool) {
+    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value,
+                                         bool) {
         issue(remote, local, bytes, value);
     }
     __device__ __forceinline__ int complete() {
@@ -33,8 +34,8 @@ struct Put {
 };
 
 // The low-latency put's command.
-__device__ __forceinline__ TransferCmd command(const State& s, uint64_t remote, uint64_t local, uint32_t bytes,
-                                               int expert) {
+__device__ __forceinline__ TransferCmd command(const State& s, uint64_t remote, uint64_t local,
+                                               uint32_t bytes, int expert) {
     TransferCmd cmd{};
     cmd.cmd_type = make_cmd_type(CmdType::WRITE, false, false);
     cmd.req_rptr = static_cast<uint32_t>((remote - s.remote) >> kWriteAddrShiftLowLatency);
@@ -96,7 +97,8 @@ struct Steps {
         : s(*reinterpret_cast<const State*>(state)), expert(static_cast<int>(thread % kLLExpertMask)),
           handle(s.channels[channel_of(expert)]) {
         // Commands of an earlier launch.
-        if constexpr (!kReserve) next = mscclpp::atomicLoad(handle.get()->fifo.tail, mscclpp::memoryOrderAcquire);
+        if constexpr (!kReserve)
+            next = mscclpp::atomicLoad(handle.get()->fifo.tail, mscclpp::memoryOrderAcquire);
     }
 
     __device__ __forceinline__ void issue(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t) {
@@ -104,7 +106,8 @@ struct Steps {
         uint64_t fst, snd;
         d2hq::pack_transfer_cmd(command(s, remote, local, bytes, expert), fst, snd);
         if constexpr (kReserve)
-            slot = mscclpp::atomicFetchAdd<uint64_t, mscclpp::scopeDevice>(fifo.head, 1, mscclpp::memoryOrderRelaxed);
+            slot = mscclpp::atomicFetchAdd<uint64_t, mscclpp::scopeDevice>(fifo.head, 1,
+                                                                           mscclpp::memoryOrderRelaxed);
         else
             slot = next++;
         if constexpr (kSpace)
@@ -133,11 +136,13 @@ struct Ring {
     __device__ __forceinline__ void issue(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t) {
         ring->atomic_set_and_commit(command(s, remote, local, bytes, expert), &slot);
     }
-    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value, bool) {
+    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value,
+                                         bool) {
         issue(remote, local, bytes, value);
     }
     __device__ __forceinline__ int complete() {
-        while (ring->volatile_tail() <= slot) {}
+        while (ring->volatile_tail() <= slot) {
+        }
         return 0;
     }
 };

@@ -37,10 +37,12 @@ static_assert(static_cast<uint8_t>(CmdType::WRITE) == 1 && static_cast<uint8_t>(
 
 static_assert(sizeof(mscclpp::ProxyTrigger) == 32, GIC_UCCL("sizeof(mscclpp::ProxyTrigger) is 32"));
 static_assert(sizeof(mscclpp::FifoDeviceHandle) == 40, GIC_UCCL("sizeof(mscclpp::FifoDeviceHandle) is 40"));
-static_assert(offsetof(mscclpp::FifoDeviceHandle, triggers) == 0, GIC_UCCL("FifoDeviceHandle::triggers is at 0"));
+static_assert(offsetof(mscclpp::FifoDeviceHandle, triggers) == 0,
+              GIC_UCCL("FifoDeviceHandle::triggers is at 0"));
 static_assert(offsetof(mscclpp::FifoDeviceHandle, head) == 8, GIC_UCCL("FifoDeviceHandle::head is at 8"));
 static_assert(offsetof(mscclpp::FifoDeviceHandle, tail) == 16, GIC_UCCL("FifoDeviceHandle::tail is at 16"));
-static_assert(offsetof(mscclpp::FifoDeviceHandle, tailCache) == 24, GIC_UCCL("FifoDeviceHandle::tailCache is at 24"));
+static_assert(offsetof(mscclpp::FifoDeviceHandle, tailCache) == 24,
+              GIC_UCCL("FifoDeviceHandle::tailCache is at 24"));
 static_assert(offsetof(mscclpp::FifoDeviceHandle, size) == 32, GIC_UCCL("FifoDeviceHandle::size is at 32"));
 static_assert(sizeof(d2hq::D2HHandle) == 40, GIC_UCCL("sizeof(d2hq::D2HHandle) is 40"));
 static_assert(offsetof(d2hq::D2HHandle, fifo) == 0, GIC_UCCL("D2HHandle::fifo is at 0"));

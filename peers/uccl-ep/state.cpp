@@ -1,7 +1,7 @@
 // UCCL-EP's queues on the harness's memory, and the CPU side: its own Fifo (fifo.cpp, as it is) or ring buffer, and a
 // minimal loop around them in place of its proxy.
-#include <cuda_runtime.h>
 #include "gic_peer.h"
+#include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstring>
@@ -34,12 +34,16 @@ template <class T>
 cudaError_t take_host(T** at, size_t bytes, unsigned = 0) {
     return take_from(host_memory, reinterpret_cast<void**>(at), bytes);
 }
-cudaError_t nothing(...) { return cudaSuccess; }
+cudaError_t nothing(...) {
+    return cudaSuccess;
+}
 cudaError_t device_0(int* device) {
     *device = 0;
     return cudaSuccess;
 }
-const char* error_text(cudaError_t) { return "the rig's memory is too small"; }
+const char* error_text(cudaError_t) {
+    return "the rig's memory is too small";
+}
 
 }  // namespace
 
@@ -87,9 +91,15 @@ struct Side {
     uint8_t order[kOrder];  // channels of what is taken, by ticket
 };
 
-bool is_ring(uint32_t variant) { return variant == kRing; }
-bool is_normal(uint32_t variant) { return variant == kNormal; }
-Side* side_of(const GicPeerRig* rig) { return reinterpret_cast<Side*>(rig->host); }
+bool is_ring(uint32_t variant) {
+    return variant == kRing;
+}
+bool is_normal(uint32_t variant) {
+    return variant == kNormal;
+}
+Side* side_of(const GicPeerRig* rig) {
+    return reinterpret_cast<Side*>(rig->host);
+}
 
 constexpr uint64_t kDeviceHead = 4096;
 
@@ -112,47 +122,56 @@ const GicPeerLayout kLayouts[] = {
     {"DeviceToHostCmdBuffer", sizeof(DeviceToHostCmdBuffer)},
 };
 
-// What a command asks for.
-void decode(const GicPeerRig* rig, const TransferCmd& cmd, GicPeerRequest* request) {
+bool within(const GicPeerRig* rig, uint64_t offset, uint64_t bytes) {
+    return offset <= rig->bytes && bytes <= rig->bytes - offset;
+}
+
+// What a command asks for; false if that is nothing that the adapter's kernels ask for.
+bool decode(const GicPeerRig* rig, const TransferCmd& cmd, GicPeerRequest* request) {
     *request = GicPeerRequest{};
     bool low_latency = !is_normal(rig->variant);
     switch (get_base_cmd(cmd.cmd_type)) {
-    case CmdType::WRITE:
+    case CmdType::WRITE: {
+        uint64_t from = decode_write_offset(cmd.req_lptr, low_latency);
+        uint64_t to = decode_write_offset(cmd.req_rptr, low_latency);
         request->kind = GIC_PEER_WRITE;
         request->bytes = cmd.bytes;
-        request->local = rig->local + decode_write_offset(cmd.req_lptr, low_latency);
-        request->remote = rig->remote + decode_write_offset(cmd.req_rptr, low_latency);
-        break;
+        request->local = rig->local + from;
+        request->remote = rig->remote + to;
+        return within(rig, from, cmd.bytes) && within(rig, to, cmd.bytes);
+    }
     case CmdType::ATOMIC:
         request->kind = GIC_PEER_FETCH_ADD;
         request->bytes = 8;
         request->remote = rig->remote + cmd.req_rptr;
         request->value = static_cast<uint64_t>(static_cast<int64_t>(cmd.value));
-        break;
-    default: request->kind = GIC_PEER_FLUSH;
+        return within(rig, cmd.req_rptr, 8);
+    case CmdType::QUIET: request->kind = GIC_PEER_FLUSH; return true;
+    default: return false;
     }
 }
 
-bool take_from_fifo(const GicPeerRig* rig, Channel* channel, GicPeerRequest* request) {
+// These answer as gic_peer_take.
+int take_from_fifo(const GicPeerRig* rig, Channel* channel, GicPeerRequest* request) {
     uint32_t most = is_normal(rig->variant) ? get_max_inflight_normal() : get_max_inflight_low_latency();
-    if (channel->blocked || channel->pending >= most || channel->pending >= kQueueSize) return false;
+    if (channel->blocked || channel->pending >= most || channel->pending >= kQueueSize) return 0;
     mscclpp::ProxyTrigger trigger = channel->fifo->poll();
-    if (trigger.fst == 0) return false;
-    decode(rig, d2hq::decode_from_trigger(trigger), request);
+    if (trigger.fst == 0) return 0;
+    if (!decode(rig, d2hq::decode_from_trigger(trigger), request)) return -1;
     if (request->kind == GIC_PEER_FLUSH)
         channel->blocked = true;
     else
         channel->fifo->pop();
-    return true;
+    return 1;
 }
 
-bool take_from_ring(const GicPeerRig* rig, Channel* channel, GicPeerRequest* request) {
+int take_from_ring(const GicPeerRig* rig, Channel* channel, GicPeerRequest* request) {
     DeviceToHostCmdBuffer* ring = channel->ring;
-    if (channel->seen == ring->volatile_head()) return false;
-    if (ring->volatile_load_cmd_type(static_cast<int>(channel->seen)) == CmdType::EMPTY) return false;
-    decode(rig, ring->load_cmd_entry(static_cast<int>(channel->seen)), request);
+    if (channel->seen == ring->volatile_head()) return 0;
+    if (ring->volatile_load_cmd_type(static_cast<int>(channel->seen)) == CmdType::EMPTY) return 0;
+    if (!decode(rig, ring->load_cmd_entry(static_cast<int>(channel->seen)), request)) return -1;
     channel->seen++;
-    return true;
+    return 1;
 }
 
 void done_in_ring(Channel* channel) {
@@ -245,8 +264,12 @@ extern "C" int gic_peer_take(const GicPeerRig* rig, GicPeerRequest* request) {
     for (int turn = 0; turn < side->in_use; turn++) {
         int index = side->used[side->cursor];
         Channel* channel = &side->channel[index];
-        if (side->visit < kVisit && (is_ring(rig->variant) ? take_from_ring(rig, channel, request)
-                                                           : take_from_fifo(rig, channel, request))) {
+        int found = 0;
+        if (side->visit < kVisit)
+            found = is_ring(rig->variant) ? take_from_ring(rig, channel, request)
+                                          : take_from_fifo(rig, channel, request);
+        if (found < 0) return found;
+        if (found > 0) {
             channel->pending++;
             side->visit++;
             side->order[side->taken % kOrder] = static_cast<uint8_t>(index);
