@@ -5,7 +5,10 @@
 //   P(uint64_t state, uint32_t thread)     what a user's kernel keeps: not timed
 //   void issue(remote, local, bytes, value) one operation, `value` for those that carry it
 //   int complete()                         what the library offers to complete it; 0, or its error
-// and, for rates, void post(remote, local, bytes, value, bool last) for each of a batch (`last` rings) by every lane.
+// and, for rates, void post(remote, local, bytes, value, bool last) for each of a batch (`last` rings) by every lane,
+// and void batches_of(n) if it has to know how many there are before the first.
+// One whose CPU knows its requests beforehand has
+//   void prepare(remote, local, bytes, slots, stride)  operation i goes from and to slot i mod slots: not timed
 #pragma once
 #include <cuda_runtime.h>
 #include "gic_peer.h"
@@ -69,6 +72,15 @@ __device__ __forceinline__ void end(GicPeerClocks* c) {
 }
 
 template <class P>
+__device__ __forceinline__ auto tell_slots(P& peer, uint64_t remote, uint64_t local, uint32_t bytes, uint64_t slots,
+                                           uint64_t stride, int)
+    -> decltype(peer.prepare(remote, local, bytes, slots, stride)) {
+    peer.prepare(remote, local, bytes, slots, stride);
+}
+template <class P>
+__device__ __forceinline__ void tell_slots(P&, uint64_t, uint64_t, uint32_t, uint64_t, uint64_t, long) {}
+
+template <class P>
 __device__ __forceinline__ void latency(const GicPeerLatencyArgs& a) {
     uint32_t thread = blockIdx.x;
     uint64_t each = a.warmup + a.samples;
@@ -77,6 +89,7 @@ __device__ __forceinline__ void latency(const GicPeerLatencyArgs& a) {
     uint64_t* issue = reinterpret_cast<uint64_t*>(a.issue) + thread * a.samples;
     uint64_t* total = reinterpret_cast<uint64_t*>(a.total) + thread * a.samples;
     P peer(a.state, thread);
+    tell_slots(peer, a.remote + base, a.local + base, a.bytes, a.slots, a.stride, 0);
     int status = 0;
     for (uint64_t i = 0; i < each && status == 0; i++) {
         uint64_t slot = base + i % a.slots * a.stride;
@@ -97,6 +110,13 @@ __device__ __forceinline__ void latency(const GicPeerLatencyArgs& a) {
 }
 
 template <class P>
+__device__ __forceinline__ auto tell_batch(P& peer, uint32_t batch, int) -> decltype(peer.batches_of(batch)) {
+    peer.batches_of(batch);
+}
+template <class P>
+__device__ __forceinline__ void tell_batch(P&, uint32_t, long) {}
+
+template <class P>
 __device__ __forceinline__ void rate(const GicPeerRateArgs& a) {
     uint32_t thread = blockIdx.x, lane = threadIdx.x;
     uint64_t base = thread * a.slots * a.stride;
@@ -108,6 +128,8 @@ __device__ __forceinline__ void rate(const GicPeerRateArgs& a) {
     }
     __threadfence_system();
     P peer(a.state, thread);
+    tell_slots(peer, a.remote + base, a.local + base, a.bytes, a.slots, a.stride, 0);
+    tell_batch(peer, a.batch, 0);
     int status = 0;
     __syncwarp();
     if (lane == 0) {
@@ -147,6 +169,7 @@ __device__ __forceinline__ int await(uint64_t inbox, uint64_t value, uint64_t de
 template <class P>
 __device__ __forceinline__ void round_trip(const GicPeerRoundTripArgs& a) {
     P peer(a.state, 0);
+    tell_slots(peer, a.remote, a.outbox, 8, 1, 0, 0);
     uint64_t* kept = reinterpret_cast<uint64_t*>(a.ticks);
     uint64_t each = a.warmup + a.samples;
     int status = 0;
