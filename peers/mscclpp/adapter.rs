@@ -63,6 +63,7 @@ const PUT: Variant = Variant {
     round_trip: true,
     rate: Some(RateLanes::Both),
     queue: Queue::Cpu,
+    cpu_rings: false,
     safety: SAFETY,
     scope: Scope::One,
     omits: "",

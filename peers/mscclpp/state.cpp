@@ -132,10 +132,12 @@ extern "C" int gic_peer_take(const GicPeerRig* rig, GicPeerRequest* request) {
     if (c.parts == 0) {
         /* As in Proxy::start: a trigger is popped once its handler has posted it. */
         if (c.popping) c.fifo.pop();
-        c.popping = c.fifo.poll(c.trigger);
-        if (!c.popping) return 0;
+        c.popping = false;
+        if (!c.fifo.poll(c.trigger)) return 0;
+        /* One that asks for nothing stays where it is. */
+        if (c.trigger.fields.type == 0) return -1;
         c.parts = c.trigger.fields.type;
-        if (c.parts == 0) return 0;
+        c.popping = true;
     }
 
     const auto& fields = c.trigger.fields;
