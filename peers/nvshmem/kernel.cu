@@ -1,9 +1,10 @@
 // NVSHMEM's device API, and its own inner functions, in the experiments' loops.
 #include "gic_peer.cuh"
 
-#include <device/nvshmem_device_macros.h>
 #include <nvshmem.h>
 #include <nvshmemx.h>
+
+#include <device/nvshmem_device_macros.h>
 #include <non_abi/device/pt-to-pt/ibgda_device.cuh>
 #include <non_abi/device/pt-to-pt/proxy_device.cuh>
 
@@ -18,7 +19,11 @@
 
 namespace {
 
-enum class Op { put, value, signal };
+enum class Op {
+    put,
+    value,
+    signal
+};
 
 // What any user of the library holds: symmetric addresses and a PE.
 struct User {
@@ -55,7 +60,8 @@ struct Public : User {
         }
     }
     // When to ring is the library's choice.
-    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value, bool) {
+    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value,
+                                         bool) {
         issue(remote, local, bytes, value);
     }
     __device__ __forceinline__ int complete() {
@@ -82,20 +88,24 @@ template <Op O, bool Warp = false>
 struct Internal : User {
     nvshmemi_ibgda_device_qp_t* qp;
 
-    __device__ Internal(uint64_t state, uint32_t thread) : User(state) { GIC_INNER(qp = queue_of(pe, thread);) }
-    __device__ __forceinline__ void issue(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value) {
-        GIC_INNER(if constexpr (O == Op::value) {
-            nvshmemi_ibgda_rma_p<int64_t>(symmetric<void>(remote), static_cast<int64_t>(value), pe);
-        } else if constexpr (O == Op::signal) {
-            nvshmemi_ibgda_put_signal<NVSHMEMI_THREADGROUP_THREAD>(
-                symmetric<void>(remote), reinterpret_cast<void*>(local), bytes, reinterpret_cast<void*>(signal), 1,
-                NVSHMEMI_AMO_SIGNAL_ADD, pe, true);
-        } else {
-            nvshmemi_ibgda_rma_nbi<NVSHMEMI_THREADGROUP_THREAD, NVSHMEMI_OP_PUT>(
-                symmetric<void>(remote), reinterpret_cast<void*>(local), bytes, pe);
-        })
+    __device__ Internal(uint64_t state, uint32_t thread) : User(state) {
+        GIC_INNER(qp = queue_of(pe, thread);)
     }
-    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value, bool) {
+    __device__ __forceinline__ void issue(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value) {
+        GIC_INNER(
+            if constexpr (O == Op::value) {
+                nvshmemi_ibgda_rma_p<int64_t>(symmetric<void>(remote), static_cast<int64_t>(value), pe);
+            } else if constexpr (O == Op::signal) {
+                nvshmemi_ibgda_put_signal<NVSHMEMI_THREADGROUP_THREAD>(
+                    symmetric<void>(remote), reinterpret_cast<void*>(local), bytes,
+                    reinterpret_cast<void*>(signal), 1, NVSHMEMI_AMO_SIGNAL_ADD, pe, true);
+            } else {
+                nvshmemi_ibgda_rma_nbi<NVSHMEMI_THREADGROUP_THREAD, NVSHMEMI_OP_PUT>(
+                    symmetric<void>(remote), reinterpret_cast<void*>(local), bytes, pe);
+            })
+    }
+    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value,
+                                         bool) {
         issue(remote, local, bytes, value);
     }
     __device__ __forceinline__ int complete() {
@@ -186,7 +196,8 @@ struct Steps : User {
             index = atomicAdd(reinterpret_cast<unsigned long long*>(&qp->mvars.tx_wq.resv_head), 1ull);
 
         void* blocks[2] = {ibgda_get_wqe_ptr(qp, index), ibgda_get_wqe_ptr(qp, index + 1)};
-        ibgda_write_rdma_write_wqe<true>(qp, dct, local, from, at, to, length, index, MLX5_WQE_CTRL_CQ_UPDATE, blocks);
+        ibgda_write_rdma_write_wqe<true>(qp, dct, local, from, at, to, length, index, MLX5_WQE_CTRL_CQ_UPDATE,
+                                         blocks);
         if (host_memory) __threadfence_system();
         submit(index);
         posted = index + 1;
@@ -220,10 +231,11 @@ struct Direct : User {
     __device__ __forceinline__ void issue(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value) {
         GIC_INNER(if constexpr (O == Op::value)
                       nvshmemi_proxy_rma_p<int64_t>(symmetric<void>(remote), static_cast<int64_t>(value), pe);
-                  else nvshmemi_proxy_rma_nbi(symmetric<void>(remote), reinterpret_cast<void*>(local), bytes, pe,
-                                              NVSHMEMI_OP_PUT);)
+                  else nvshmemi_proxy_rma_nbi(symmetric<void>(remote), reinterpret_cast<void*>(local), bytes,
+                                              pe, NVSHMEMI_OP_PUT);)
     }
-    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value, bool) {
+    __device__ __forceinline__ void post(uint64_t remote, uint64_t local, uint32_t bytes, uint64_t value,
+                                         bool) {
         issue(remote, local, bytes, value);
     }
     __device__ __forceinline__ int complete() {
@@ -238,12 +250,12 @@ using PublicWarp = Public<Op::put, true>;
 using InternalWarp = Internal<Op::put, true>;
 
 // The library's state decides what these drive: IBGDA over RC or DC, with either doorbell, or the proxy's channel.
-#define GIC_PUBLIC(name)                                 \
-    GIC_PEER_LATENCY(name##_put, Public<Op::put>)        \
-    GIC_PEER_LATENCY(name##_put_value, Public<Op::value>) \
-    GIC_PEER_LATENCY(name##_put_signal, Public<Op::signal>) \
-    GIC_PEER_RATE(name, Public<Op::put>)                 \
-    GIC_PEER_RATE(name##_warp, PublicWarp)              \
+#define GIC_PUBLIC(name)                                                                                     \
+    GIC_PEER_LATENCY(name##_put, Public<Op::put>)                                                            \
+    GIC_PEER_LATENCY(name##_put_value, Public<Op::value>)                                                    \
+    GIC_PEER_LATENCY(name##_put_signal, Public<Op::signal>)                                                  \
+    GIC_PEER_RATE(name, Public<Op::put>)                                                                     \
+    GIC_PEER_RATE(name##_warp, PublicWarp)                                                                   \
     GIC_PEER_ROUND_TRIP(name, Public<Op::put>)
 GIC_PUBLIC(public)
 GIC_PUBLIC(public_dc)

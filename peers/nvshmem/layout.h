@@ -12,7 +12,7 @@
 
 #define GIC_KNOWN "NVSHMEM 3.4.5: "
 #define GIC_SIZE(type, bytes) static_assert(sizeof(type) == (bytes), GIC_KNOWN "sizeof(" #type ") is " #bytes)
-#define GIC_AT(type, field, at) \
+#define GIC_AT(type, field, at)                                                                              \
     static_assert(offsetof(type, field) == (at), GIC_KNOWN #type "." #field " is at offset " #at)
 #define GIC_SAME(type, other) static_assert(std::is_same<type, other>::value, GIC_KNOWN #type " is " #other)
 #define GIC_VALUE(name, value) static_assert((name) == (value), GIC_KNOWN #name " is " #value)
@@ -91,8 +91,9 @@ GIC_AT(nvshmemi_ibgda_device_state_t, globalmem.cqs, 8256);
 GIC_AT(nvshmemi_ibgda_device_state_t, globalmem.dcis, 8264);
 GIC_AT(nvshmemi_ibgda_device_state_t, globalmem.rcs, 8272);
 GIC_AT(nvshmemi_ibgda_device_state_t, globalmem.local_only_mhandle_head, 8280);
-static_assert(std::is_same<decltype(nvshmemi_ibgda_device_state_t::globalmem.qp_group_switches), uint8_t*>::value,
-              GIC_KNOWN "nvshmemi_ibgda_device_state_t.globalmem.qp_group_switches is a uint8_t*");
+static_assert(
+    std::is_same<decltype(nvshmemi_ibgda_device_state_t::globalmem.qp_group_switches), uint8_t*>::value,
+    GIC_KNOWN "nvshmemi_ibgda_device_state_t.globalmem.qp_group_switches is a uint8_t*");
 GIC_VALUE(NVSHMEMI_IBGDA_MAX_CONST_LKEYS, 64);
 GIC_VALUE(NVSHMEMI_IBGDA_MAX_CONST_RKEYS, 64);
 GIC_VALUE(NVSHMEMI_IBGDA_MAX_CONST_DCTS, 128);

@@ -22,9 +22,15 @@ enum Variant : uint32_t {
     proxy = 20,
     proxy_direct = 21,
 };
-bool is_known(uint32_t variant) { return variant <= last_ibgda || variant == proxy || variant == proxy_direct; }
-bool is_proxy(uint32_t variant) { return variant >= proxy; }
-bool is_dc(uint32_t variant) { return variant == public_dc || variant == internal_dc; }
+bool is_known(uint32_t variant) {
+    return variant <= last_ibgda || variant == proxy || variant == proxy_direct;
+}
+bool is_proxy(uint32_t variant) {
+    return variant >= proxy;
+}
+bool is_dc(uint32_t variant) {
+    return variant == public_dc || variant == internal_dc;
+}
 
 constexpr uint32_t pes = 2;
 constexpr uint64_t channel_bytes = 1ull << CHANNEL_BUF_SIZE_LOG;
@@ -40,7 +46,8 @@ uint64_t take_up(uint64_t* at, uint64_t bytes) {
 
 // Where things lie in the two memories.
 struct Device {
-    uint64_t side, rcs, dcis, cqs, switches, p2p, remote, issue, complete_local, host_state, ibgda_state, bytes;
+    uint64_t side, rcs, dcis, cqs, switches, p2p, remote, issue, complete_local, host_state, ibgda_state,
+        bytes;
     Device(uint32_t variant, uint32_t qps) {
         uint64_t at = 0;
         uint64_t rc = is_dc(variant) || is_proxy(variant) ? 0 : uint64_t{pes} * qps;
@@ -100,7 +107,9 @@ T* at(uint64_t address) {
 
 // What isn't payload of the payload memory: the signal, then words for what the NIC's atomics return.
 constexpr uint64_t tail_bytes = 64;
-uint64_t tail(const GicPeerRig& rig) { return rig.bytes - tail_bytes; }
+uint64_t tail(const GicPeerRig& rig) {
+    return rig.bytes - tail_bytes;
+}
 
 // The queue pair `q` in `qp`, which will lie at `qp_at` and have its CQ, `cq`, at `cq_at`.
 void connect(const GicPeerRig& rig, uint32_t i, nvshmemi_ibgda_device_qp_type_t type, uint64_t doorbell,
@@ -201,8 +210,8 @@ void fill_ibgda(const GicPeerRig& rig, const Device& d, const Host& h, nvshmemi_
         if (rig.variant == cpu_doorbell)
             doorbell = reinterpret_cast<uint64_t>(rig.host + h.produced + (first + i) * sizeof(uint64_t));
         connect(rig, i, dc ? NVSHMEMI_IBGDA_DEVICE_QP_TYPE_DCI : NVSHMEMI_IBGDA_DEVICE_QP_TYPE_RC, doorbell,
-                &qps[first + i], qps_at + (first + i) * qp_bytes, in<nvshmemi_ibgda_device_cq_t>(rig.device, cq),
-                rig.device_at + cq);
+                &qps[first + i], qps_at + (first + i) * qp_bytes,
+                in<nvshmemi_ibgda_device_cq_t>(rig.device, cq), rig.device_at + cq);
     }
     state->globalmem.qp_group_switches = at<uint8_t>(rig.device_at + d.switches);
     state->globalmem.cqs = at<nvshmemi_ibgda_device_cq_t>(rig.device_at + d.cqs);
@@ -228,31 +237,42 @@ const char* fault(const GicPeerRig& rig, char* text, size_t bytes) {
     if (rig.abi != GIC_PEER_ABI) return "the rig is of another ABI";
     if (!is_known(rig.variant)) return "there is no such variant";
     if (rig.me >= pes) return "a side is 0 or 1";
-    if (rig.device == nullptr || rig.device_at % 256 != 0) return "device memory starts at a multiple of 256 bytes";
-    if (rig.bytes <= tail_bytes || rig.bytes % 8 != 0) return "payload memory is a multiple of 8 bytes, more than 64";
+    if (rig.device == nullptr || rig.device_at % 8 != 0)
+        return "device memory starts at a multiple of 8 bytes";
+    if (rig.bytes <= tail_bytes || rig.bytes % 8 != 0)
+        return "payload memory is a multiple of 8 bytes, more than 64";
     if (rig.local % 8 != 0 || rig.remote % 8 != 0) return "payload memory is aligned to 8 bytes";
     if (rig.bytes > most_chunks << granularity)
         return "payload memory of more than 16 GiB has more keys than the constant table holds";
     if (is_proxy(rig.variant)) return rig.host == nullptr ? "the channel needs host memory" : nullptr;
     if (rig.qps == 0 || rig.queue == nullptr) return "IBGDA needs a queue pair to the other side";
-    if (rig.variant == cpu_doorbell && rig.host == nullptr) return "the CPU-assisted doorbell needs host memory";
+    if (rig.variant == cpu_doorbell && rig.host == nullptr)
+        return "the CPU-assisted doorbell needs host memory";
     for (uint32_t i = 0; i < rig.qps; i++) {
         uint64_t depth = 1ull << (rig.queue[i].log_blocks & 63);
         if (depth < NVSHMEMI_IBGDA_MIN_QP_DEPTH || depth > NVSHMEMI_IBGDA_MAX_QP_DEPTH) {
             snprintf(text, bytes, "queue %u has %llu blocks: NVSHMEM's send queues have %d to %d", i,
-                     static_cast<unsigned long long>(depth), NVSHMEMI_IBGDA_MIN_QP_DEPTH, NVSHMEMI_IBGDA_MAX_QP_DEPTH);
+                     static_cast<unsigned long long>(depth), NVSHMEMI_IBGDA_MIN_QP_DEPTH,
+                     NVSHMEMI_IBGDA_MAX_QP_DEPTH);
             return text;
         }
         if (!is_dc(rig.variant) && rig.queue[i].peer != 1 - rig.me) {
-            snprintf(text, bytes, "queue %u doesn't go to the other side: all RC queue pairs do, NVSHMEM has none to itself", i);
+            snprintf(
+                text, bytes,
+                "queue %u doesn't go to the other side: all RC queue pairs do, NVSHMEM has none to itself",
+                i);
             return text;
         }
     }
     return nullptr;
 }
 
-uint64_t load(const void* word) { return __atomic_load_n(static_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE); }
-void store(void* word, uint64_t value) { __atomic_store_n(static_cast<uint64_t*>(word), value, __ATOMIC_RELEASE); }
+uint64_t load(const void* word) {
+    return __atomic_load_n(static_cast<const uint64_t*>(word), __ATOMIC_ACQUIRE);
+}
+void store(void* word, uint64_t value) {
+    __atomic_store_n(static_cast<uint64_t*>(word), value, __ATOMIC_RELEASE);
+}
 
 // The producer indices that GPU threads moved since the last call: record, then doorbell.
 void ring(const GicPeerRig& rig) {
@@ -266,7 +286,8 @@ void ring(const GicPeerRig& rig) {
         const GicPeerQueue& q = rig.queue[i];
         __atomic_store_n(at<uint32_t>(q.record), __builtin_bswap32(next & 0xffff), __ATOMIC_RELEASE);
         uint64_t words[1];
-        uint32_t half[2] = {__builtin_bswap32(static_cast<uint32_t>(next << 8)), __builtin_bswap32(q.qpn << 8)};
+        uint32_t half[2] = {__builtin_bswap32(static_cast<uint32_t>(next << 8)),
+                            __builtin_bswap32(q.qpn << 8)};
         memcpy(words, half, sizeof half);
         store(at<void>(q.doorbell), words[0]);
         rung[i] = next;
@@ -296,55 +317,56 @@ T as(uint64_t word) {
 // The next request of the channel in `request`: its bytes in the channel, 0 if there is none yet, negative if it is one
 // that no put, value or signal makes. Nothing to post is a request of kind 0.
 int decode(const GicPeerRig& rig, const uint8_t* channel, uint64_t from, GicPeerRequest* request) {
-    uint64_t one[1], three[PROXY_INLINE_REQ_BYTES / 8], four[PROXY_DMA_REQ_BYTES / 8], five[PROXY_AMO_REQ_BYTES / 8];
+    uint64_t one[1], three[PROXY_INLINE_REQ_BYTES / 8], four[PROXY_DMA_REQ_BYTES / 8],
+        five[PROXY_AMO_REQ_BYTES / 8];
     if (!words(channel, from, one)) return 0;
     auto base = as<base_request_t>(one[0]);
     request->remote = rig.remote + (static_cast<uint64_t>(base.roffset_high) << 8 | base.roffset_low);
     uint32_t you = 1 - rig.me;
     switch (base.op) {
-        case NVSHMEMI_OP_FENCE:  // one RC queue pair carries all: nothing to do
-            request->kind = 0;
-            return CHANNEL_ENTRY_BYTES;
-        case NVSHMEMI_OP_PUT: {
-            if (!words(channel, from, four)) return 0;
-            auto r0 = as<put_dma_request_0_t>(four[1]);
-            auto r1 = as<put_dma_request_1_t>(four[2]);
-            auto r2 = as<put_dma_request_2_t>(four[3]);
-            uint64_t size = static_cast<uint64_t>(r1.size_high) << 16 | r1.size_low;
-            if (r2.pe != you || size > UINT32_MAX) return -1;
-            request->kind = GIC_PEER_WRITE;
-            request->bytes = static_cast<uint32_t>(size);
-            request->local = static_cast<uint64_t>(r0.laddr_high) << 32 | static_cast<uint64_t>(r0.laddr_3) << 16 |
-                             static_cast<uint64_t>(r0.laddr_2) << 8 | r1.laddr_low;
-            return PROXY_DMA_REQ_BYTES;
-        }
-        case NVSHMEMI_OP_P: {
-            if (!words(channel, from, three)) return 0;
-            auto r0 = as<put_inline_request_0_t>(three[1]);
-            auto r1 = as<put_inline_request_1_t>(three[2]);
-            if (r0.pe != you || r1.size > 8) return -1;
+    case NVSHMEMI_OP_FENCE:  // one RC queue pair carries all: nothing to do
+        request->kind = 0;
+        return CHANNEL_ENTRY_BYTES;
+    case NVSHMEMI_OP_PUT: {
+        if (!words(channel, from, four)) return 0;
+        auto r0 = as<put_dma_request_0_t>(four[1]);
+        auto r1 = as<put_dma_request_1_t>(four[2]);
+        auto r2 = as<put_dma_request_2_t>(four[3]);
+        uint64_t size = static_cast<uint64_t>(r1.size_high) << 16 | r1.size_low;
+        if (r2.pe != you || size > UINT32_MAX) return -1;
+        request->kind = GIC_PEER_WRITE;
+        request->bytes = static_cast<uint32_t>(size);
+        request->local = static_cast<uint64_t>(r0.laddr_high) << 32 |
+                         static_cast<uint64_t>(r0.laddr_3) << 16 | static_cast<uint64_t>(r0.laddr_2) << 8 |
+                         r1.laddr_low;
+        return PROXY_DMA_REQ_BYTES;
+    }
+    case NVSHMEMI_OP_P: {
+        if (!words(channel, from, three)) return 0;
+        auto r0 = as<put_inline_request_0_t>(three[1]);
+        auto r1 = as<put_inline_request_1_t>(three[2]);
+        if (r0.pe != you || r1.size > 8) return -1;
+        request->kind = GIC_PEER_WRITE_VALUE;
+        request->bytes = r1.size;
+        request->value = r0.lvalue_low | (r1.size == 8 ? static_cast<uint64_t>(r1.lvalue_high) << 32 : 0);
+        return PROXY_INLINE_REQ_BYTES;
+    }
+    case NVSHMEMI_OP_AMO: {
+        if (!words(channel, from, five)) return 0;
+        auto r0 = as<amo_request_0_t>(five[1]);
+        auto r1 = as<amo_request_1_t>(five[2]);
+        if (r0.pe != you || r1.size != 8) return -1;
+        if (r0.amo == NVSHMEMI_AMO_SIGNAL_ADD || r0.amo == NVSHMEMI_AMO_ADD)
+            request->kind = GIC_PEER_FETCH_ADD;
+        else if (r0.amo == NVSHMEMI_AMO_SIGNAL_SET || r0.amo == NVSHMEMI_AMO_SIGNAL)
             request->kind = GIC_PEER_WRITE_VALUE;
-            request->bytes = r1.size;
-            request->value = r0.lvalue_low | (r1.size == 8 ? static_cast<uint64_t>(r1.lvalue_high) << 32 : 0);
-            return PROXY_INLINE_REQ_BYTES;
-        }
-        case NVSHMEMI_OP_AMO: {
-            if (!words(channel, from, five)) return 0;
-            auto r0 = as<amo_request_0_t>(five[1]);
-            auto r1 = as<amo_request_1_t>(five[2]);
-            if (r0.pe != you || r1.size != 8) return -1;
-            if (r0.amo == NVSHMEMI_AMO_SIGNAL_ADD || r0.amo == NVSHMEMI_AMO_ADD)
-                request->kind = GIC_PEER_FETCH_ADD;
-            else if (r0.amo == NVSHMEMI_AMO_SIGNAL_SET || r0.amo == NVSHMEMI_AMO_SIGNAL)
-                request->kind = GIC_PEER_WRITE_VALUE;
-            else
-                return -1;
-            request->bytes = 8;
-            request->value = r0.swap_add_low | static_cast<uint64_t>(r1.swap_add_high) << 32;
-            return PROXY_AMO_REQ_BYTES;
-        }
-        default:
+        else
             return -1;
+        request->bytes = 8;
+        request->value = r0.swap_add_low | static_cast<uint64_t>(r1.swap_add_high) << 32;
+        return PROXY_AMO_REQ_BYTES;
+    }
+    default: return -1;
     }
 }
 
@@ -372,7 +394,9 @@ const GicPeerInfo info = {
 
 }  // namespace
 
-const GicPeerInfo* gic_peer_info(void) { return &info; }
+const GicPeerInfo* gic_peer_info(void) {
+    return &info;
+}
 
 void gic_peer_sizes(uint32_t variant, uint32_t qps, uint32_t, uint64_t* device, uint64_t* host) {
     *device = Device(variant, qps).bytes;
@@ -410,7 +434,8 @@ int gic_peer_build(const GicPeerRig* rig, GicPeerBuilt* built, char* why, size_t
     host->node_mype = 0;
     host->node_npes = 1;
     host->pe_dist = NVSHMEMI_PE_DIST_BLOCK;
-    host->proxy = is_proxy(rig->variant) || rig->variant == cpu_doorbell ? NVSHMEMI_PROXY_FULL : NVSHMEMI_PROXY_MINIMAL;
+    host->proxy =
+        is_proxy(rig->variant) || rig->variant == cpu_doorbell ? NVSHMEMI_PROXY_FULL : NVSHMEMI_PROXY_MINIMAL;
     host->job_connectivity = NVSHMEMI_JOB_GPU_PROXY;
     host->proxy_ops_are_ordered = is_proxy(rig->variant);
     host->heap_base = at<void>(rig->local);
@@ -490,5 +515,6 @@ void gic_peer_done(const GicPeerRig* rig, uint64_t ticket) {
 }
 
 const char* gic_peer_consumer(void) {
-    return "minimal consumer: the reader of the proxy's channel, and for the CPU-assisted doorbell the loop over producer indices";
+    return "minimal consumer: the reader of the proxy's channel, and for the CPU-assisted doorbell the loop "
+           "over producer indices";
 }
