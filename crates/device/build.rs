@@ -2,7 +2,7 @@
 
 fn main() {
     let mut kernels =
-        vec!["bare", "latency", "loaded", "nic", "proxy", "rate", "round_trip", "support"];
+        vec!["bare", "latency", "like", "loaded", "nic", "proxy", "rate", "round_trip", "support"];
     if std::env::var_os("CARGO_FEATURE_PROGRAM").is_some() {
         kernels.push("program");
     }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use crate::choice::Choice;
 pub use crate::clock::Clock;
+use crate::like::{Like, LikeArgs, gic_host_like};
 use crate::proxy::ProxyChoice;
 use crate::view::{LatencyArgs, Op, RateArgs, RoundTripArgs};
 
@@ -68,6 +69,12 @@ pub enum LaunchError {
         /// For which choices.
         choice: ProxyChoice,
     },
+    /// The host build doesn't hold this put.
+    #[error("the host build has no put like {like}")]
+    LikeNotBuilt {
+        /// Whose, and without what.
+        like: Like,
+    },
     /// A thread could not be started.
     #[error("can't start a submitter thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -117,6 +124,33 @@ pub unsafe fn launch(
         Kernel::RoundTrip(_) => "round trip",
     };
     if built { Ok(()) } else { Err(LaunchError::NotBuilt { kernel, choice: Box::new(*choice) }) }
+}
+
+/// Runs the kernel that puts as a library does, on as many threads as the arguments say; as [`launch`].
+///
+/// # Errors
+/// A step that the put hasn't, or threads that can't be started. What the kernel itself met is in the failure words of
+/// its arguments.
+///
+/// # Safety
+/// As [`launch`]; `args.tables` is followed, too.
+pub unsafe fn launch_like(
+    like: Like,
+    args: &LikeArgs,
+    cpus: &[usize],
+    relax: Option<&dyn Relax>,
+) -> Result<(), LaunchError> {
+    struct Shared<'a>(&'a LikeArgs);
+    // SAFETY: the kernel is made for several threads; the caller vouches for the pointers.
+    unsafe impl Sync for Shared<'_> {}
+
+    let shared = Shared(args);
+    let built = on_threads(args.threads, cpus, relax, |thread| {
+        let shared = &shared;
+        // SAFETY: the caller's contract.
+        unsafe { gic_host_like(like.peer as u32, like.without_bits(), shared.0, thread) }
+    })?;
+    if built { Ok(()) } else { Err(LaunchError::LikeNotBuilt { like }) }
 }
 
 /// Runs `body` on `threads` threads with their waits set up, and says whether all of them said true.

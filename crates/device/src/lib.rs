@@ -8,6 +8,7 @@ pub mod choice;
 pub mod clock;
 pub mod cuda;
 pub mod host;
+pub mod like;
 pub mod loaded;
 pub mod nic;
 pub mod nvrtc;

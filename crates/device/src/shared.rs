@@ -25,6 +25,9 @@ device_values!(
     u64,
     crate::view::QpState,
     crate::view::QpView,
+    crate::like::LikeCq,
+    crate::like::LikeQp,
+    crate::like::LikeTables,
     crate::proxy::RingState,
     crate::proxy::RingView,
     crate::proxy::ProxyChannel

@@ -1,6 +1,7 @@
 //! The device code's source, embedded, and the translation units that instantiate it.
 
 use crate::choice::Choice;
+use crate::like::Like;
 use crate::nic::Scope;
 use crate::proxy::{ProxyChoice, ProxyOp};
 use crate::view::Op;
@@ -21,12 +22,16 @@ headers![
     "wqe.hpp",
     "gda_types.hpp",
     "gda.hpp",
+    "like_atomics.hpp",
+    "like_types.hpp",
+    "like.hpp",
     "proxy_types.hpp",
     "proxy.hpp",
     "kernels/common.hpp",
     "kernels/clocks.hpp",
     "kernels/latency.hpp",
     "kernels/bare.hpp",
+    "kernels/like.hpp",
     "kernels/rate.hpp",
     "kernels/round_trip.hpp",
     "kernels/proxy.hpp",
@@ -133,6 +138,14 @@ pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
         ),
     };
     unit(header, args, &format!("using C = {};\n", choice.cpp()), &body)
+}
+
+/// The CUDA C++ translation unit of the kernel that puts as a library does: a thread a block.
+#[must_use]
+pub fn like_translation_unit(like: Like) -> String {
+    // One condition for the whole block, so that a lone thread's branches are not guarded.
+    let body = "if (blockIdx.x < a.threads) gic::kernels::like<C>(a, blockIdx.x);";
+    unit("like", "LikeArgs", &format!("using C = {};\n", like.cpp()), body)
 }
 
 /// The translation unit that measures what the GPU's clocks resolve.

@@ -7,6 +7,7 @@ use std::mem::offset_of;
 
 use common::{bytes, list, load, number, text, word};
 use device::choice::{MemoryPlace, Observer, Order};
+use device::like::{LikeArgs, LikeCq, LikeQp, LikeRing, LikeTables, Peer, Step};
 use device::view::{AddressVector, Failure, Local, QpState, QpView, Remote, Why};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -18,6 +19,7 @@ unsafe extern "C" {
     safe fn gic_host_doorbell(producer: u64, qpn: u32) -> u64;
     safe fn gic_host_record(producer: u64) -> u32;
     fn gic_host_layouts(rust: *const u64, count: u32) -> bool;
+    fn gic_host_like_layouts(rust: *const u64, count: u32) -> bool;
 }
 
 #[test]
@@ -50,6 +52,62 @@ fn layouts_are_the_headers() {
     .map(|n| n as u64);
     // SAFETY: reads as many words as it is told.
     assert!(unsafe { gic_host_layouts(rust.as_ptr(), rust.len() as u32) });
+}
+
+#[test]
+fn layouts_of_puts_like_a_library_are_the_headers() {
+    let ring = offset_of!(LikeQp, ring);
+    let rust = [
+        size_of::<LikeCq>(),
+        offset_of!(LikeCq, produced),
+        offset_of!(LikeCq, consumed),
+        offset_of!(LikeCq, entries),
+        size_of::<LikeQp>(),
+        offset_of!(LikeQp, ready),
+        offset_of!(LikeQp, produced),
+        offset_of!(LikeQp, qpn),
+        offset_of!(LikeQp, device),
+        offset_of!(LikeQp, log_blocks),
+        offset_of!(LikeQp, sq),
+        offset_of!(LikeQp, record),
+        offset_of!(LikeQp, doorbell),
+        offset_of!(LikeQp, cq),
+        ring + offset_of!(LikeRing, entries),
+        ring + offset_of!(LikeRing, log_cq),
+        ring + offset_of!(LikeRing, consumed),
+        size_of::<LikeTables>(),
+        offset_of!(LikeTables, log_chunk),
+        offset_of!(LikeTables, targets),
+        offset_of!(LikeTables, queues_on_gpu),
+        offset_of!(LikeTables, counters),
+        offset_of!(LikeTables, mapped),
+        offset_of!(LikeTables, lkeys),
+        offset_of!(LikeTables, rkeys),
+        size_of::<LikeArgs>(),
+        offset_of!(LikeArgs, threads),
+        offset_of!(LikeArgs, slots),
+        offset_of!(LikeArgs, deadline),
+        offset_of!(LikeArgs, remote),
+        offset_of!(LikeArgs, failure),
+    ]
+    .map(|n| n as u64);
+    // SAFETY: reads as many words as it is told.
+    assert!(unsafe { gic_host_like_layouts(rust.as_ptr(), rust.len() as u32) });
+}
+
+#[test]
+fn names_of_puts_and_steps_are_read_as_they_are_written() {
+    for peer in Peer::ALL {
+        assert_eq!(peer.name().parse(), Ok(*peer));
+        assert!(!peer.steps().is_empty());
+    }
+    for step in Step::ALL {
+        assert_eq!(step.name().parse(), Ok(*step));
+        // Each is a step of some put.
+        assert!(Peer::ALL.iter().any(|peer| peer.steps().contains(step)), "{step}");
+    }
+    let error = "nvshmen".parse::<Peer>().unwrap_err().to_string();
+    assert!(error.contains("nvshmem-internal"), "{error}");
 }
 
 #[test]

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{bytes, grouped, list, load, number, segments, text, word};
 use device::choice::{Choice, CqKind, CqLoad, Order, Ringing, Sharing, Signalling, Transport};
+use device::like::{Like, Peer, TABLES};
 use device::nvrtc::{Arch, NvrtcError, compile};
-use device::source::{Body, ENTRY, KernelKind, calibration_unit, translation_unit};
+use device::source::{
+    Body, ENTRY, KernelKind, calibration_unit, like_translation_unit, translation_unit,
+};
 use device::view::Op;
 
 /// Every value of every axis with every kernel that it changes; not every pair of values of unrelated axes.
@@ -80,22 +83,53 @@ fn every_kernel_compiles_for_every_named_architecture() {
     }
     let mut units = Vec::new();
     for arch in [Arch::SM_90, Arch::SM_100, Arch::SM_103] {
-        let kernels = kernels(arch);
-        units.extend(kernels.chunks(8).map(|some| (arch, some.to_vec())));
+        units.extend(kernels(arch).iter().map(|(kernel, choice)| {
+            (arch, format!("{kernel:?} with {choice:?}"), translation_unit(*kernel, choice))
+        }));
     }
+    compile_all(units);
+}
+
+#[test]
+fn every_put_like_a_library_compiles_whole_and_without_each_step() {
+    if !common::has_nvrtc() {
+        return;
+    }
+    let mut units = Vec::new();
+    for &peer in Peer::ALL {
+        let without = peer.steps().into_iter().map(|step| Like::without(peer, step).unwrap());
+        for like in std::iter::once(Like::whole(peer)).chain(without) {
+            let unit = like_translation_unit(like);
+            units.push((Arch::SM_90, like.to_string(), unit.clone()));
+            if like.without.is_none() {
+                units.push((Arch::SM_100, like.to_string(), unit));
+            }
+        }
+    }
+    units.sort_by_key(|(arch, ..)| arch.name());
+    compile_all(units);
+    // As it is launched: the tables have a name of their own.
+    let cubin = compile(&like_translation_unit(Like::whole(Peer::Nvshmem)), Arch::SM_90).unwrap();
+    let found = cubin.windows(TABLES.len()).any(|bytes| bytes == TABLES.as_bytes());
+    assert!(found, "no {TABLES}");
+}
+
+/// Compiles units, several at a time; those of one architecture are neighbours.
+fn compile_all(units: Vec<(Arch, String, String)>) {
+    let groups: Vec<_> =
+        units.chunk_by(|a, b| a.0 == b.0).flat_map(|same| same.chunks(8)).collect();
     let next = AtomicUsize::new(0);
     let compile_the_next = || {
-        while let Some((arch, kernels)) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let cubin = compile(
-                &grouped(kernels.iter().map(|(kernel, choice)| translation_unit(*kernel, choice))),
-                *arch,
-            )
-            .unwrap_or_else(|e| panic!("{} with {kernels:?}: {e}", arch.name()));
+        while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let arch = group[0].0;
+            let names: Vec<_> = group.iter().map(|(_, name, _)| name).collect();
+            let cubin = compile(&grouped(group.iter().map(|(.., unit)| unit.clone())), arch)
+                .unwrap_or_else(|e| panic!("{} with {names:?}: {e}", arch.name()));
             assert_eq!(&cubin[..4], b"\x7fELF");
-            for (i, kernel) in kernels.iter().enumerate() {
+            for (i, kernel) in names.iter().enumerate() {
                 let name = format!("{ENTRY}_{i}\0");
                 let found = cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
-                assert!(found, "{}: no kernel for {kernel:?}", arch.name());
+                assert!(found, "{}: no kernel for {kernel}", arch.name());
             }
         }
     };

@@ -34,12 +34,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod like;
+
 use std::time::Duration;
 
 use device::choice::{Choice, CqKind, Transport};
 use device::clock::Clock;
 use device::cuda::CudaError;
 use device::host::Relax;
+use device::like::Like;
 use device::shared::{DeviceValue, Shared};
 use device::view::{AddressVector, Failure, QpState, QpView};
 use rdma::{ConnectAttr, DcTarget, Destination, Nic, Place, Places, QueuePair, QueuePairAttr};
@@ -57,6 +60,9 @@ pub struct GdaAttr {
     pub deadline: Duration,
     /// First block index; tests start near a wrap.
     pub start: u64,
+    /// Ring CQs are such whose consumer record nobody looks at, as libraries make them. Device code of
+    /// [`Choice`] keeps the record all the same.
+    pub overrun: bool,
     /// All queue pairs ring in one doorbell page.
     pub shared_doorbell: bool,
     /// Timers and retries.
@@ -79,6 +85,7 @@ impl Default for GdaAttr {
             choice: Choice::default(),
             deadline: Duration::from_secs(10),
             start: 0,
+            overrun: false,
             shared_doorbell: false,
             connect: ConnectAttr::default(),
             queues: Places::default(),
@@ -103,6 +110,30 @@ pub enum GdaError {
         what: String,
         /// Its answer.
         source: rdma::Error,
+    },
+    /// Queue pairs that were asked for with other choices than a library's put has.
+    #[error("queue pairs for puts like {like} are made with what `LikeGda::attr` says")]
+    NotLike {
+        /// Whose put.
+        like: Like,
+    },
+    /// A queue whose completions a library's put wouldn't find.
+    #[error(
+        "a send queue that starts at block {start}: its ring CQ asks for a multiple of {multiple}"
+    )]
+    LikeStart {
+        /// First block.
+        start: u64,
+        /// Blocks of two laps.
+        multiple: u64,
+    },
+    /// A region with more keys than a library's table holds.
+    #[error("a region of {bytes} bytes: the keys' table is for {most}")]
+    LikeHeap {
+        /// Of the region.
+        bytes: u64,
+        /// The largest.
+        most: u64,
     },
     /// Device code gave up.
     #[error("{failure}{}", cause.as_deref().map(|c| format!("; the NIC says: {c}")).unwrap_or_default())]
@@ -159,7 +190,11 @@ impl Gda {
         let mut qp_attr = QueuePairAttr {
             transport: if dc { rdma::Transport::Dci } else { rdma::Transport::Rc },
             log_blocks: attr.log_blocks,
-            cq_kind: if ring { rdma::CqKind::Ring } else { rdma::CqKind::Collapsed },
+            cq_kind: match (ring, attr.overrun) {
+                (true, false) => rdma::CqKind::Ring,
+                (true, true) => rdma::CqKind::OverrunRing,
+                (false, _) => rdma::CqKind::Collapsed,
+            },
             // A collapsed CQ uses its first entry; the second shows one that is polled as the wrong kind.
             log_cq: if ring { attr.log_blocks } else { 1 },
             start: attr.start,

@@ -22,10 +22,11 @@ void gic_model_fence();
 
 namespace gic {
 
-// Who must see an ordering: the threads of this GPU, or every observer in the system.
+// Who must see an ordering: the threads of this GPU, every observer in the system, or the threads of a block.
 enum class Scope : u32 {
     gpu = 0,
-    system = 1
+    system = 1,
+    block = 2
 };
 
 #if defined(__SANITIZE_THREAD__)
@@ -39,6 +40,14 @@ namespace mem {
     if constexpr (sizeof(T) == 8) {                                                                          \
         u64 v;                                                                                               \
         asm volatile("ld." sem scope ".global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");                \
+        return static_cast<T>(v);                                                                            \
+    } else if constexpr (sizeof(T) == 2) {                                                                   \
+        u16 v;                                                                                               \
+        asm volatile("ld." sem scope ".global.u16 %0, [%1];" : "=h"(v) : "l"(at) : "memory");                \
+        return static_cast<T>(v);                                                                            \
+    } else if constexpr (sizeof(T) == 1) {                                                                   \
+        u16 v;                                                                                               \
+        asm volatile("ld." sem scope ".global.u8 %0, [%1];" : "=h"(v) : "l"(at) : "memory");                 \
         return static_cast<T>(v);                                                                            \
     } else {                                                                                                 \
         u32 v;                                                                                               \
@@ -72,6 +81,8 @@ namespace mem {
 #define GIC_PTX_SCOPED(macro, arg)                                                                           \
     if constexpr (S == Scope::gpu) {                                                                         \
         macro(arg, ".gpu")                                                                                   \
+    } else if constexpr (S == Scope::block) {                                                                \
+        macro(arg, ".cta")                                                                                   \
     } else {                                                                                                 \
         macro(arg, ".sys")                                                                                   \
     }
@@ -164,6 +175,7 @@ GIC_FN T fetch_max(T* at, T value) {
 // Returns what was there: `expected` exactly where `desired` was stored. Acquires and releases.
 template <Scope S, class T>
 GIC_FN T compare_and_swap(T* at, T expected, T desired) {
+    static_assert(S != Scope::block, "not written out");
 #if GIC_ON_GPU
     if constexpr (sizeof(T) == 8) {
         u64 v;
@@ -208,6 +220,8 @@ GIC_FN void fence() {
 #if GIC_ON_GPU
     if constexpr (S == Scope::gpu) {
         asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    } else if constexpr (S == Scope::block) {
+        asm volatile("fence.acq_rel.cta;" ::: "memory");
     } else {
         asm volatile("fence.acq_rel.sys;" ::: "memory");
     }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::CudaError;
 use super::gpu::Gpu;
 use super::program::{Launched, Program};
+use super::{CudaError, cache};
 use crate::choice::Choice;
 use crate::host::{Kernel, Relax};
+use crate::like::{Like, LikeArgs, LikeTables, TABLES};
 use crate::proxy::{EnqueueArgs, ProxyChoice, ProxyKernel, ProxyRateArgs, ProxyRoundTripArgs};
-use crate::source::{Body, KernelKind, ProxyKernelKind, proxy_translation_unit, translation_unit};
+use crate::source::{
+    Body, ENTRY, KernelKind, ProxyKernelKind, like_translation_unit, proxy_translation_unit,
+    translation_unit,
+};
 use crate::view::{LatencyArgs, RateArgs, RoundTripArgs};
 
 /// What a kernel takes of a multiprocessor, and what that leaves.
@@ -67,6 +71,21 @@ impl Prepared {
             ProxyKernelKind::RoundTrip => size_of::<ProxyRoundTripArgs>(),
         };
         Self::of(gpu, &proxy_translation_unit(kind, choice), args)
+    }
+
+    /// The kernel that puts as a library does, with the tables that it finds its way by. They are the kernel's own: two
+    /// sets of queue pairs are two of these.
+    ///
+    /// # Errors
+    /// It can't be compiled or loaded.
+    pub fn like(gpu: &Arc<Gpu>, like: Like, tables: &LikeTables) -> Result<Self, CudaError> {
+        let module = gpu.module(&cache::cubin(&like_translation_unit(like), gpu.info().arch)?)?;
+        // A put that looks nothing up has none.
+        match module.set(TABLES, tables.as_bytes()) {
+            Err(CudaError::NoSymbol { found: None, .. }) if like.peer.is_gdaki() => {}
+            other => other?,
+        }
+        Ok(Self { gpu: Arc::clone(gpu), program: module.program::<LikeArgs>(ENTRY)? })
     }
 
     pub(crate) fn of(gpu: &Arc<Gpu>, source: &str, args: usize) -> Result<Self, CudaError> {
@@ -141,6 +160,24 @@ impl Prepared {
             }
         }?;
         running.wait(until, relax, give_up)
+    }
+
+    /// The same for the kernel that puts as a library does.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Safety
+    /// As [`run`](Self::run); the tables that this value was made with lead to what still exists.
+    pub unsafe fn run_like(
+        &self,
+        args: &LikeArgs,
+        relax: Option<&dyn Relax>,
+        until: Instant,
+        give_up: &dyn Fn() -> bool,
+    ) -> Result<Launched, CudaError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.start(args, args.threads, 1) }?.wait(until, relax, give_up)
     }
 
     /// # Safety

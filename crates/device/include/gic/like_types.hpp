@@ -1,0 +1,113 @@
+// What mini-gda is handed to put as a library does (like.hpp). Mirrored in crates/device/src/like.rs.
+#pragma once
+
+#include "gic/gda_types.hpp"
+#include "gic/like_atomics.hpp"
+
+namespace gic {
+
+// Whose put.
+enum class Peer : u32 {
+    nvshmem = 0,           // NVSHMEM 3.4 IBGDA, the public put and the quiet of all queue pairs
+    nvshmem_internal = 1,  // the same put inlined, and the quiet of its queue pair
+    gdaki_exclusive = 2,   // DOCA GPUNetIO as in NCCL 2.28: nobody shares the queue pair
+    gdaki_cta = 3,         // ... a block's threads do
+    gdaki = 4,             // ... the GPU's do: the default
+    deepep = 5,            // DeepEP's low-latency put, on NVSHMEM's state
+};
+constexpr u32 kPeers = 6;
+
+// The steps of a put. Each can be left out, so that its cost can be told: a put that lacks one is there to be
+// measured, by one thread, and not to be relied on.
+enum Step : u32 {
+    kCall = 1 << 0,            // a function out of line, behind a look at whether the target is mapped
+    kQueue = 1 << 1,           // the queue pair by a counter in memory, divisions and a table
+    kKeys = 1 << 2,            // lkey, rkey and remote address by chunk
+    kReserve = 1 << 3,         // an atomic on the reserve index; without: a load and a store
+    kSpace = 1 << 4,           // whether the slot is free, by the CQ
+    kReadyFence = 1 << 5,      // wqe before ready index
+    kReady = 1 << 6,           // the ready index moves in order; without: a store
+    kLock = 1 << 7,            // around record and doorbell
+    kProducer = 1 << 8,        // an atomic maximum on the producer index; without: a load and a store
+    kEarlyDoorbell = 1 << 9,   // a fence and a doorbell before the record
+    kRecordFence = 1 << 10,    // wqe before record
+    kDoorbellFence = 1 << 11,  // record before doorbell
+};
+constexpr u32 kSteps = 12;
+
+constexpr u32 kStepsNvshmem = kQueue | kKeys | kReserve | kSpace | kReadyFence | kReady | kLock | kProducer |
+                              kRecordFence | kDoorbellFence;
+constexpr u32 kStepsGdaki =
+    kReserve | kSpace | kReadyFence | kReady | kLock | kProducer | kEarlyDoorbell | kDoorbellFence;
+
+GIC_FN constexpr u32 steps_of(Peer peer) {
+    switch (peer) {
+    case Peer::nvshmem: return kStepsNvshmem | kCall;
+    case Peer::nvshmem_internal: return kStepsNvshmem;
+    case Peer::deepep: return kStepsNvshmem & ~kSpace;
+    case Peer::gdaki_exclusive: return kStepsGdaki & ~(kReserve | kReadyFence | kProducer);
+    default: return kStepsGdaki;
+    }
+}
+
+// A key, as it stands in a WQE, and the first address (lkey) or offset (rkey) that it isn't good for.
+struct ChunkKey {
+    u32 key;
+    u32 pad;
+    u64 end;
+};
+constexpr u32 kMaxChunks = 64;
+
+// A collapsed CQ, by addresses of what others keep of it.
+struct LikeCq {
+    const u8* entry;
+    u64* produced;
+    u64* consumed;
+    u32 entries;
+    u32 pad;
+};
+
+// A queue pair with its indices, of which the libraries have one structure: what shares a line with what is a part of
+// what a put costs, because fences that acquire empty a thread's cache.
+struct LikeQp {
+    alignas(128) u64 reserved;
+    u64 ready;
+    u64 produced;
+    u32 qpn;
+    u32 device;
+    u32 lock;
+    u32 log_blocks;
+    u8* sq;
+    u32* record;
+    u64* doorbell;
+    const LikeCq* cq;
+    alignas(128) const u8* entries;  // of a ring CQ
+    u32 log_cq;
+    u32 pad;
+    u64 consumed;
+};
+
+// NVSHMEM's state: constant memory on a GPU. One symmetric heap in chunks of 2^log_chunk bytes; a target's address
+// is told by that of the same bytes at home. Target 0 of `targets`, device 0 of `devices`.
+struct LikeTables {
+    u64 heap;
+    u64 heap_bytes;
+    u64 log_chunk;
+    u32 targets;
+    u32 target;
+    u32 devices;
+    u32 groups;         // counters
+    u32 per_target;     // queue pairs
+    u32 batch;          // a power of two: blocks left unrung at most
+    u32 queues_on_gpu;  // the fences' scope is the GPU, otherwise the system
+    u32 pad;
+    u32* counters;
+    const u64* remote_heaps;  // by target
+    const u64* mapped;        // by target: where this GPU reaches it itself; 0 where only the NIC does
+    ChunkKey lkeys[kMaxChunks];
+    ChunkKey rkeys[kMaxChunks];
+};
+static_assert(sizeof(LikeCq) == 32 && sizeof(LikeQp) == 256 && sizeof(LikeTables) == 80 + 32 * kMaxChunks,
+              "mirrored by the host");
+
+}  // namespace gic

@@ -1,0 +1,286 @@
+//! mini-gda set to put as a library does: the mirror of `gic/like_types.hpp` and of its kernel's arguments.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::choice::{Choice, CqKind, CqLoad, Sharing, UnknownValue, axis};
+use crate::view::{Local, QuietScope, Remote};
+
+axis! {
+    /// Whose put, by GPU threads that post to the NIC themselves (`gic::Peer`).
+    Peer, "Peer" {
+        /// NVSHMEM 3.4 IBGDA: the public put, and the quiet of all queue pairs.
+        Nvshmem = 0, "nvshmem", "nvshmem";
+        /// The same put inlined, and the quiet of its queue pair.
+        NvshmemInternal = 1, "nvshmem-internal", "nvshmem_internal";
+        /// NCCL 2.28 GIN GDAKI (DOCA GPUNetIO), a queue pair that nobody shares.
+        GdakiExclusive = 2, "gdaki-exclusive", "gdaki_exclusive";
+        /// ... that a block's threads share.
+        GdakiCta = 3, "gdaki-cta", "gdaki_cta";
+        /// ... that the GPU's threads share: the default.
+        Gdaki = 4, "gdaki", "gdaki";
+        /// DeepEP's low-latency put, on NVSHMEM's state, rung for each time.
+        Deepep = 5, "deepep", "deepep";
+    }
+}
+
+axis! {
+    /// A step of a put that can be left out, so that its cost can be told (`gic::Step`).
+    Step, "Step" {
+        /// A function out of line, behind a look at whether the target is mapped.
+        Call = 0, "call", "kCall";
+        /// The queue pair by a counter in memory, divisions and a table.
+        Queue = 1, "queue", "kQueue";
+        /// lkey, rkey and remote address by chunk.
+        Keys = 2, "keys", "kKeys";
+        /// An atomic on the reserve index.
+        Reserve = 3, "reserve", "kReserve";
+        /// Whether the slot is free, by the CQ.
+        Space = 4, "space", "kSpace";
+        /// The fence between WQE and ready index.
+        ReadyFence = 5, "ready-fence", "kReadyFence";
+        /// The ready index that moves in order.
+        Ready = 6, "ready", "kReady";
+        /// The lock around record and doorbell.
+        Lock = 7, "lock", "kLock";
+        /// The atomic maximum on the producer index.
+        Producer = 8, "producer", "kProducer";
+        /// A fence and a doorbell before the record.
+        EarlyDoorbell = 9, "early-doorbell", "kEarlyDoorbell";
+        /// The fence between WQE and doorbell record.
+        RecordFence = 10, "record-fence", "kRecordFence";
+        /// The fence between doorbell record and doorbell.
+        DoorbellFence = 11, "doorbell-fence", "kDoorbellFence";
+    }
+}
+
+impl Peer {
+    /// The steps that its put has.
+    #[must_use]
+    pub fn steps(self) -> Vec<Step> {
+        let steps = gic_host_like_steps(self as u32);
+        Step::ALL.iter().copied().filter(|step| steps & step.bit() != 0).collect()
+    }
+
+    /// What queue pairs it needs, and what its put is in mini-gda's own terms: who shares a queue pair, and what a
+    /// completion is read from.
+    #[must_use]
+    pub fn choice(self) -> Choice {
+        Choice {
+            sharing: if self.is_shared() { Sharing::Thread } else { Sharing::Exclusive },
+            cq_kind: if self.is_gdaki() { CqKind::Ring } else { CqKind::Collapsed },
+            cq_load: CqLoad::Plain,
+            ..Choice::default()
+        }
+    }
+
+    /// Whether several threads may post to a queue pair; of one block only for [`Peer::GdakiCta`].
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        !matches!(self, Self::GdakiExclusive)
+    }
+
+    /// Whether the ring CQ is one whose consumer record nobody looks at.
+    #[must_use]
+    pub const fn is_gdaki(self) -> bool {
+        matches!(self, Self::GdakiExclusive | Self::GdakiCta | Self::Gdaki)
+    }
+
+    /// What its completion routine covers where the caller has no wish.
+    #[must_use]
+    pub const fn scope(self) -> QuietScope {
+        if matches!(self, Self::Nvshmem) { QuietScope::All } else { QuietScope::One }
+    }
+}
+
+impl Step {
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// A library's put, whole or without one of its steps: what `gic::Like` is instantiated with. A put that lacks a step
+/// is there to be measured, by one thread, and not to be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Like {
+    /// Whose.
+    pub peer: Peer,
+    /// Which step it lacks.
+    pub without: Option<Step>,
+}
+
+impl Like {
+    /// A whole one.
+    #[must_use]
+    pub const fn whole(peer: Peer) -> Self {
+        Self { peer, without: None }
+    }
+
+    /// One that lacks a step.
+    ///
+    /// # Errors
+    /// The put has no such step; the error names those that it has.
+    pub fn without(peer: Peer, step: Step) -> Result<Self, UnknownValue> {
+        let steps = peer.steps();
+        if steps.contains(&step) {
+            return Ok(Self { peer, without: Some(step) });
+        }
+        let known = steps.into_iter().map(Step::name).collect();
+        Err(UnknownValue { value: step.name().to_owned(), known })
+    }
+
+    /// Whether more threads than queue pairs may run it: its threads are blocks of their own.
+    #[must_use]
+    pub const fn takes_more_threads(self) -> bool {
+        self.peer.is_shared() && !matches!(self.peer, Peer::GdakiCta) && self.without.is_none()
+    }
+
+    /// The C++ type.
+    #[must_use]
+    pub fn cpp(&self) -> String {
+        format!("gic::Like<{}, {}>", self.peer.cpp(), self.without_bits())
+    }
+
+    pub(crate) fn without_bits(self) -> u32 {
+        self.without.map_or(0, Step::bit)
+    }
+}
+
+impl fmt::Display for Like {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.peer)?;
+        self.without.map_or(Ok(()), |step| write!(f, " without {step}"))
+    }
+}
+
+/// Chunks of a heap that key tables hold.
+pub const MAX_CHUNKS: usize = 64;
+
+/// A collapsed CQ, by addresses of what others keep of it (`gic::LikeCq`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct LikeCq {
+    pub entry: *const u8,
+    pub produced: *mut u64,
+    pub consumed: *mut u64,
+    pub entries: u32,
+    pub pad: u32,
+}
+
+/// A queue pair with its indices (`gic::LikeQp`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+#[allow(missing_docs)]
+pub struct LikeQp {
+    pub reserved: u64,
+    pub ready: u64,
+    pub produced: u64,
+    pub qpn: u32,
+    pub device: u32,
+    pub lock: u32,
+    pub log_blocks: u32,
+    pub sq: *mut u8,
+    pub record: *mut u32,
+    pub doorbell: *mut u64,
+    pub cq: *const LikeCq,
+    pub ring: LikeRing,
+}
+
+/// The second line of [`LikeQp`]: its ring CQ.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+#[allow(missing_docs)]
+pub struct LikeRing {
+    pub entries: *const u8,
+    pub log_cq: u32,
+    pub pad: u32,
+    pub consumed: u64,
+}
+
+/// A chunk's key, as it stands in a WQE, and the first address (lkey) or offset (rkey) that it isn't good for
+/// (`gic::ChunkKey`).
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct ChunkKey {
+    pub key: u32,
+    pub pad: u32,
+    pub end: u64,
+}
+
+/// NVSHMEM's state (`gic::LikeTables`); see the header for what each means.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct LikeTables {
+    pub heap: u64,
+    pub heap_bytes: u64,
+    pub log_chunk: u64,
+    pub targets: u32,
+    pub target: u32,
+    pub devices: u32,
+    pub groups: u32,
+    pub per_target: u32,
+    pub batch: u32,
+    pub queues_on_gpu: u32,
+    pub pad: u32,
+    pub counters: *mut u32,
+    pub remote_heaps: *const u64,
+    pub mapped: *const u64,
+    pub lkeys: [ChunkKey; MAX_CHUNKS],
+    pub rkeys: [ChunkKey; MAX_CHUNKS],
+}
+
+impl LikeTables {
+    /// The bytes, for the variable in constant memory that has them on a GPU.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: plain values without padding between them (`pad` stands for it), each byte of which is initialised.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+/// Name of the variable that has the tables on a GPU.
+pub const TABLES: &str = "gic_like_tables";
+
+/// Arguments of the kernel (`gic::kernels::LikeArgs`); see the header for what each means.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct LikeArgs {
+    pub qp: *mut LikeQp,
+    pub tables: *const LikeTables,
+    pub qps: u32,
+    pub scope: QuietScope,
+    pub bytes: u32,
+    pub threads: u32,
+    pub slots: u64,
+    pub stride: u64,
+    pub warmup: u64,
+    pub samples: u64,
+    pub first: u64,
+    pub deadline: u64,
+    pub local: Local,
+    pub remote: Remote,
+    pub issue: *mut u64,
+    pub total: *mut u64,
+    pub failure: *mut u64,
+}
+
+const _: () = {
+    assert!(size_of::<LikeCq>() == 32);
+    assert!(size_of::<LikeQp>() == 256);
+    assert!(size_of::<LikeTables>() == 80 + 32 * MAX_CHUNKS);
+    assert!(size_of::<LikeArgs>() == 136);
+};
+
+unsafe extern "C" {
+    safe fn gic_host_like_steps(peer: u32) -> u32;
+    pub(crate) fn gic_host_like(
+        peer: u32,
+        without: u32,
+        args: *const LikeArgs,
+        thread: u32,
+    ) -> bool;
+}
