@@ -42,6 +42,8 @@ pub static ADAPTER: Adapter = Adapter {
                 GPU_SYS_FENCE,
                 GPU_CTA_FENCE,
                 GPU_ASYNC_STORE,
+                CTA_SYS_FENCE,
+                CTA_CTA_FENCE,
                 EXCLUSIVE_SYS_FENCE,
                 EXCLUSIVE_CTA_FENCE,
                 NO_CHUNKS,
@@ -77,6 +79,7 @@ pub static ADAPTER: Adapter = Adapter {
                 PROXY_GIN,
                 PROXY_GIN_DESCRIPTOR,
                 PROXY_GIN_RELEASED,
+                PROXY_GIN_RELAXED_FLUSH,
                 PROXY_PUT,
                 PROXY_NO_FENCE,
                 PROXY_NO_CREDIT_CHECK,
@@ -194,6 +197,22 @@ const GPU_ASYNC_STORE: Variant = Variant {
     about: "submit_db with ASYNC_STORE_RELEASE: from sm_100 on one instruction in place of fence and store, else as gpu",
     number: 6,
     safety: SHARED,
+    ..GPU_SYS_FENCE
+};
+
+const CTA_SYS_FENCE: Variant = Variant {
+    name: "cta-sys-fence",
+    about: "cta, submit with sync scope SYS",
+    number: 104,
+    safety: Safety { sharing: Sharing::Cta, order: OrderScope::System, ..SHARED },
+    ..GPU_SYS_FENCE
+};
+
+const CTA_CTA_FENCE: Variant = Variant {
+    name: "cta-cta-fence",
+    about: "cta, submit with sync scope CTA",
+    number: 105,
+    safety: Safety { sharing: Sharing::Cta, order: OrderScope::None, ..SHARED },
     ..GPU_SYS_FENCE
 };
 
@@ -420,6 +439,13 @@ const PROXY_GIN_RELEASED: Variant = Variant {
     ..PROXY_GIN_DESCRIPTOR
 };
 
+const PROXY_GIN_RELAXED_FLUSH: Variant = Variant {
+    name: "gin-relaxed-flush",
+    about: "ncclGin put; completion: flush that is asked for no acquire",
+    number: 304,
+    ..PROXY_GIN_DESCRIPTOR
+};
+
 const PROXY_PUT: Variant = Variant {
     name: "proxy-put",
     about: "nccl::gin::proxy::put with context and handles at hand; completion: its flush of one rank",
@@ -462,3 +488,6 @@ const PROXY_NO_CLAIM_ATOMIC: Variant = Variant {
     omits: "the atomic that claims a slot (a load and a store are left)",
     ..PROXY_STEP
 };
+
+#[cfg(test)]
+mod tests;

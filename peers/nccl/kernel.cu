@@ -363,6 +363,15 @@ struct GinScopes : Gin {
 using GinSystemRelease = GinScopes<cuda::thread_scope_system, cuda::thread_scope_device>;
 using GinReleased = GinScopes<cuda::thread_scope_thread, cuda::thread_scope_system>;
 
+// The proxy alone looks at the order.
+struct GinRelaxedFlush : Gin {
+    using Gin::Gin;
+    __device__ __forceinline__ int complete() {
+        gin.flush(ncclCoopThread(), cuda::memory_order_relaxed);
+        return 0;
+    }
+};
+
 // The descriptor is built in shared memory.
 struct GinSharedDescriptor : Gin {
     using Gin::Gin;
@@ -438,9 +447,11 @@ struct ProxySteps : Proxy {
         nccl::gin::proxy::buildGfd<uint64_t>(&gfd, op, 0, false, local, handle, remote, handle, bytes, 0, 0,
                                              0);
 
-        uint32_t depth = loadConst(&context->queueSize);
-        ncclGinProxyGfd_t* queue = loadConst(&context->queues) + uint64_t(peer) * depth;
         uint32_t& claimed = loadConst(&context->pis)[peer];
+        uint32_t& done = loadConst(&context->cis)[peer];
+        // The depth is loaded twice there, once as a value that may change.
+        ncclGinProxyGfd_t* queue = loadConst(&context->queues) + uint32_t(peer) * context->queueSize;
+        uint32_t depth = loadConst(&context->queueSize);
         uint32_t index;
         if constexpr (has(ProxyStep::claim_atomic))
             index = cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(claimed).fetch_add(
@@ -448,7 +459,7 @@ struct ProxySteps : Proxy {
         else
             index = claimed++;
         if constexpr (has(ProxyStep::credit_check)) {
-            cuda::atomic_ref<uint32_t, cuda::thread_scope_system> consumed(loadConst(&context->cis)[peer]);
+            cuda::atomic_ref<uint32_t, cuda::thread_scope_system> consumed(done);
             while (depth <= index - consumed.load(cuda::memory_order_relaxed))
                 continue;
         }
@@ -466,6 +477,8 @@ using ExclusiveWithout = Steps<kExclusive, without>;
 using GpuSystemFence = Steps<kGpu, Step::none, kSyncSystem>;
 using GpuCtaFence = Steps<kGpu, Step::none, kSyncCta>;
 using GpuAsyncStore = Steps<kGpu, Step::none, kSyncGpu, DOCA_GPUNETIO_VERBS_GPU_CODE_OPT_ASYNC_STORE_RELEASE>;
+using CtaSystemFence = Steps<kCta, Step::none, kSyncSystem>;
+using CtaCtaFence = Steps<kCta, Step::none, kSyncCta>;
 using ExclusiveSystemFence = Steps<kExclusive, Step::none, kSyncSystem>;
 using ExclusiveCtaFence = Steps<kExclusive, Step::none, kSyncCta>;
 
@@ -491,6 +504,8 @@ SHARED_ENTRIES(cpu_doorbell, kGpu)
 ORDERED_ENTRIES(gpu_sys_fence, GpuSystemFence)
 ORDERED_ENTRIES(gpu_cta_fence, GpuCtaFence)
 ORDERED_ENTRIES(gpu_async_store, GpuAsyncStore)
+ORDERED_ENTRIES(cta_sys_fence, CtaSystemFence)
+ORDERED_ENTRIES(cta_cta_fence, CtaCtaFence)
 ORDERED_ENTRIES(exclusive_sys_fence, ExclusiveSystemFence)
 ORDERED_ENTRIES(exclusive_cta_fence, ExclusiveCtaFence)
 
@@ -531,6 +546,7 @@ GIC_PEER_LATENCY(exclusive_no_late_fence_put, ExclusiveWithout<Step::late_fence>
 
 ORDERED_ENTRIES(gin_descriptor, GinSharedDescriptor)
 ORDERED_ENTRIES(gin_released, GinReleased)
+ORDERED_ENTRIES(gin_relaxed_flush, GinRelaxedFlush)
 GIC_PEER_LATENCY(proxy_put_put, Proxy)
 GIC_PEER_LATENCY(proxy_put_put_value, ProxyValue)
 GIC_PEER_RATE(proxy_put, Proxy)

@@ -1,21 +1,21 @@
 /* What state.cpp fills in and kernel.cu follows, checked against the headers that are compiled with. */
 #pragma once
+/* First: without CUDA_VERSION DOCA's headers drop the MMIO store. */
+#include <cuda.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <cuda.h> /* CUDA_VERSION: without it DOCA's headers drop the MMIO store */
 #include <nccl_device.h>
 #include <nccl_device/gin/gdaki/doca_gpunetio/common/doca_gpunetio_verbs_dev.h>
 #include <nccl_device/gin/gdaki/gin_gdaki_device_host_common.h>
 #include <nccl_device/gin/proxy/gin_proxy_device_host_common.h>
+#include <type_traits>
 
 #define GIC_KNOWN "NCCL 2.28.9: "
 #define GIC_IS(what, value) static_assert((what) == (value), GIC_KNOWN #what " is " #value)
 #define GIC_SIZE(Type, bytes) GIC_IS(sizeof(Type), bytes)
 #define GIC_AT(Type, field, at) GIC_IS(offsetof(Type, field), at)
 
-static_assert(
-    NCCL_MAJOR == 2 && NCCL_MINOR <= 28, GIC_KNOWN
-    "from 2.29 on ncclDevComm has other fields, from 2.30 on DOCA's QP and the proxy's descriptor too");
 GIC_IS(NCCL_GIN_GDAKI_VERSION, 100);
 GIC_IS(NCCL_GIN_PROXY_VERSION, 100);
 GIC_IS(NCCL_NET_DEVICE_GIN_PROXY, 2);
@@ -73,6 +73,12 @@ GIC_AT(ncclWindow_vidmem, worldRank, 20);
 GIC_AT(ncclWindow_vidmem, ginOffset4K, 32);
 GIC_AT(ncclWindow_vidmem, ginWins, 40);
 
+/* 2.29 has the same size without it. */
+template <class T, class = void>
+struct GicHasGinTypes : std::false_type {};
+template <class T>
+struct GicHasGinTypes<T, std::void_t<decltype(T::ginTypes)>> : std::true_type {};
+static_assert(GicHasGinTypes<ncclDevComm>::value, GIC_KNOWN "ncclDevComm has ginTypes");
 GIC_SIZE(ncclDevComm, 200);
 GIC_AT(ncclDevComm, rank, 0);
 GIC_AT(ncclDevComm, nRanks, 4);

@@ -72,7 +72,8 @@ struct Device {
 struct Consumer {
     uint64_t handed; /* tickets of requests that were handed out: 1, 2, 3 … */
     uint64_t done;
-    uint32_t turn; /* the rank to look at next */
+    uint32_t turn;    /* the rank to look at next */
+    uint32_t stopped; /* at a descriptor that it doesn't know */
     uint32_t pending;
     GicPeerRequest signal; /* of a descriptor whose put was handed out last */
     uint32_t signal_rank;
@@ -143,15 +144,21 @@ bool poll(ncclGinProxyGfd_t* from, ncclGinProxyGfd_t* gfd) {
     return true;
 }
 
-/* Its requests, after proxyGinProcessGfd: a put, and a signal behind it if it has one (true). */
-bool process(const GicPeerRig* rig, const ncclGinProxyGfd_t& gfd, GicPeerRequest* put,
-             GicPeerRequest* signal) {
+/* Its requests, after proxyGinProcessGfd: 1, a put; 2, and a signal behind it; 0, something else. */
+int process(const GicPeerRig* rig, const ncclGinProxyGfd_t& gfd, GicPeerRequest* put,
+            GicPeerRequest* signal) {
+    constexpr uint64_t kSignals = ncclGinProxyOpWithSignalInc | ncclGinProxyOpWithSignalAdd;
+    constexpr uint64_t kOps = ncclGinProxyOpPut | ncclGinProxyOpWithInline | kSignals;
     uint64_t op = gfd.qword[ncclGinProxyGfdHeader].header.op;
     uint64_t size = gfd.qword[ncclGinProxyGfdHeader].header.size;
+    bool is_value = (op & ncclGinProxyOpWithInline) != 0;
+    if ((op & ncclGinProxyOpPut) == 0 || (op & ~kOps) != 0) return 0;
+    if (size > (is_value ? sizeof put->value : UINT32_MAX)) return 0;
+
     *put = GicPeerRequest{};
     put->bytes = static_cast<uint32_t>(size);
     put->remote = gfd.qword[ncclGinProxyGfdDstOff].dstOff.dstOff;
-    if ((op & ncclGinProxyOpWithInline) != 0) {
+    if (is_value) {
         put->kind = GIC_PEER_WRITE_VALUE;
         put->value = gfd.qword[ncclGinProxyGfdInlineLow].inlineLow.inlineValLow;
         if (size == 8) {
@@ -162,7 +169,8 @@ bool process(const GicPeerRig* rig, const ncclGinProxyGfd_t& gfd, GicPeerRequest
         put->kind = GIC_PEER_WRITE;
         put->local = gfd.qword[ncclGinProxyGfdSrcOff].srcOff.srcOff;
     }
-    if ((op & (ncclGinProxyOpWithSignalInc | ncclGinProxyOpWithSignalAdd)) == 0) return false;
+    if ((op & kSignals) == 0) return 1;
+
     const auto& completion = gfd.qword[ncclGinProxyGfdCompletion].completion;
     const auto& rest = gfd.qword[ncclGinProxyGfdSignalVal].signalVal;
     *signal = GicPeerRequest{};
@@ -172,7 +180,7 @@ bool process(const GicPeerRig* rig, const ncclGinProxyGfd_t& gfd, GicPeerRequest
     signal->remote = rig->remote + rig->bytes - 8 * (kSignal + 1) + 8 * uint64_t{completion.signalId};
     signal->value =
         completion.signalValLow | uint64_t{rest.signalValLow2} << 16 | uint64_t{rest.signalValHigh} << 32;
-    return true;
+    return 2;
 }
 
 int fail(char* why, size_t why_bytes, const char* text) {
@@ -329,6 +337,7 @@ extern "C" int gic_peer_take(const GicPeerRig* rig, GicPeerRequest* request) {
         owner[consumer->handed % where.tickets] = rank_or_none;
         return 1;
     };
+    if (consumer->stopped != 0) return -1;
     if (consumer->pending != 0) {
         consumer->pending = 0;
         return hand(consumer->signal, consumer->signal_rank + 1);
@@ -342,10 +351,12 @@ extern "C" int gic_peer_take(const GicPeerRig* rig, GicPeerRequest* request) {
         if (!poll(&queue[seen[rank] & (kProxyQueue - 1)], &gfd)) continue;
         seen[rank]++;
         GicPeerRequest put;
-        bool two = process(rig, gfd, &put, &consumer->signal);
-        consumer->pending = two;
+        int requests = process(rig, gfd, &put, &consumer->signal);
+        consumer->stopped = requests == 0;
+        if (consumer->stopped != 0) return -1;
+        consumer->pending = requests == 2;
         consumer->signal_rank = rank;
-        return hand(put, two ? 0 : rank + 1);
+        return hand(put, requests == 2 ? 0 : rank + 1);
     }
     return 0;
 }
