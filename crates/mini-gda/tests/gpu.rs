@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use device::choice::{Choice, CqKind, Order};
 use device::cuda::{CudaError, Gpu, Launched, Place, Prepared};
 use device::host::Kernel;
+use device::like::{Like, LikeArgs, Peer, Step};
 use device::shared::Shared;
 use device::view::{Failure, LatencyArgs, Local, Op, QuietScope, Remote, Why};
+use mini_gda::like::LikeGda;
 use mini_gda::{Gda, GdaAttr};
 use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
 use rdma::soft_gpu::{self, EngineOn};
@@ -208,6 +210,75 @@ fn puts_arrive_wherever_queues_and_payload_are_and_whoever_executes() {
             }
         }
     }
+}
+
+/// By two threads of different blocks where the put is made for them. Without a fence nothing is promised.
+#[test]
+fn puts_like_a_librarys_arrive_whole_and_without_a_step_that_is_no_fence() {
+    let Some(gpu) = gpu() else { return };
+    for &peer in Peer::ALL {
+        let fences = [Step::ReadyFence, Step::RecordFence, Step::DoorbellFence];
+        let steps = peer.steps().into_iter().filter(|step| !fences.contains(step));
+        let without = steps.map(|step| Like::without(peer, step).unwrap());
+        for like in std::iter::once(Like::whole(peer)).chain(without) {
+            for place in places(&gpu) {
+                let arrived = put_like(&gpu, like, &place);
+                let threads = if like.takes_more_threads() { 2 } else { 1 };
+                let each = SLOTS / 2;
+                let due = (0..threads).flat_map(|thread| {
+                    // Three laps of the slots.
+                    (0..each).map(move |slot| 1 + thread * 3 * each + 2 * each + slot)
+                });
+                let due: Vec<u64> = due.collect();
+                assert_eq!(arrived[..due.len()], due, "{like} {place:?}");
+            }
+        }
+    }
+}
+
+fn put_like(gpu: &Arc<Gpu>, like: Like, place: &Place) -> Vec<u64> {
+    // Only queues in GPU memory are ordered for by fences of the GPU's scope, and the NIC is there as well.
+    let fabric = soft_gpu::Fabric::open(EngineOn::Gpu(Arc::clone(gpu), 1)).unwrap();
+    let [near_nic, far_nic] = [0, 1].map(|i| Arc::clone(fabric.nic(i)));
+    let region = |nic: &dyn Nic| {
+        nic.register(&memory(place, SLOTS as usize * 8).unwrap(), Access::all()).unwrap()
+    };
+    let (near, far) = (region(near_nic.as_ref()), region(far_nic.as_ref()));
+    let own = Place::Gpu(Arc::clone(gpu));
+    let attr = GdaAttr {
+        log_blocks: 3,
+        deadline: LONG,
+        queues: Places { doorbell: Place::Pinned(Arc::clone(gpu)), ..Places::all(&own) },
+        peers: Places::all(&own),
+        state: own.clone(),
+        clock: gpu.clock().unwrap(),
+        ..GdaAttr::default()
+    };
+    let attr = LikeGda::attr(like, &attr);
+    let gda =
+        LikeGda::connect(near_nic.as_ref(), far_nic.as_ref(), like, &attr, &near, &far).unwrap();
+    let words = |n: usize| Shared::at(&own, &vec![0u64; n]).unwrap();
+    let (ticks, failure) = (words(4 * 3 * SLOTS as usize), words(2));
+    let args = LikeArgs {
+        threads: if like.takes_more_threads() { 2 } else { 1 },
+        slots: SLOTS / 2,
+        samples: 3 * SLOTS / 2,
+        issue: ticks.as_ptr(),
+        total: ticks.as_ptr().wrapping_add(2 * 3 * SLOTS as usize),
+        failure: failure.as_ptr(),
+        ..gda.args()
+    };
+    let prepared = Prepared::like(gpu, like, gda.tables()).unwrap();
+    let inside = fabric.start().unwrap();
+    // SAFETY: all that the addresses lead to outlives the launch.
+    let ended = unsafe { prepared.run_like(&args, None, Instant::now() + LONG, &|| false) };
+    inside.stop().unwrap();
+    let failures: Vec<_> = failure.read().unwrap().into_iter().map(Failure::unpack).collect();
+    assert_eq!(failures, [None, None], "{like} {place:?}");
+    ended.unwrap();
+    let mut bytes = vec![0; SLOTS as usize * 8];
+    far.memory.read(0, &mut bytes).unwrap();
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
 #[test]
