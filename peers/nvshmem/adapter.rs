@@ -234,3 +234,6 @@ const PROXY_DIRECT: Variant = Variant {
     rate: Some(RateLanes::One),
     ..PROXY_PUBLIC
 };
+
+#[cfg(test)]
+mod tests;
