@@ -32,10 +32,17 @@ if [ -e "$venv/.ready-2" ]; then
     export GICBENCH_NVRTC_DIR GICBENCH_NVDISASM GICBENCH_REQUIRE_NVRTC=1
 fi
 
+# The libraries that are measured beside, and the compiler for their adapters.
+if scripts/peers.sh target/peers; then
+    export GICBENCH_PEERS=$PWD/target/peers GICBENCH_REQUIRE_PEERS=1
+else
+    echo "no adapters of other libraries: their packages can't be had from PyPI here" | tee -a "$skips"
+fi
+
 step "formats"
 cargo fmt --all --check
 if [ -e "$venv/.ready-2" ]; then
-    git ls-files '*.hpp' '*.cpp' | xargs "$venv/bin/clang-format" --dry-run --Werror
+    git ls-files '*.hpp' '*.cpp' '*.cu' '*.cuh' '*.h' | xargs "$venv/bin/clang-format" --dry-run --Werror
 fi
 
 step "lints"

@@ -33,7 +33,9 @@ typedef struct {
     uint32_t me;      /* 0 or 1 */
     uint32_t qps;     /* entries of `queue` */
     const GicPeerQueue* queue;
-    uint64_t local; /* this side's payload memory */
+    /* This side's payload memory. Its last 64 bytes are no payload: zero before, a put_signal adds 1 to one of their
+     * words at the target, and results that nobody wants go there. */
+    uint64_t local;
     uint64_t bytes; /* of it, and of the other side's */
     uint64_t remote;
     uint32_t lkey; /* of the payload memory here, host byte order */
@@ -99,11 +101,15 @@ typedef struct {
 extern "C" {
 #endif
 const GicPeerInfo* gic_peer_info(void);
+/* May be left out: then there are `qps` queues, all to the other side. Otherwise it says how many queues a variant has
+ * for that number a peer, and, where `to_self` isn't null, which of them lead to the side itself (1). */
+uint32_t gic_peer_queues(uint32_t variant, uint32_t qps, uint32_t* to_self);
 void gic_peer_sizes(uint32_t variant, uint32_t qps, uint32_t producers, uint64_t* device, uint64_t* host);
 int gic_peer_build(const GicPeerRig* rig, GicPeerBuilt* built, char* why, size_t why_bytes);
 
 /* Called by one CPU thread a side, with the rig it was built from. Takes the next request: 1, or 0 if there is none
- * (or it was carried out here, such as ringing a doorbell). Never blocks. */
+ * (or it was carried out here, such as ringing a doorbell); negative: it met one that the adapter doesn't know, and
+ * will take no more. Never blocks. */
 int gic_peer_take(const GicPeerRig* rig, GicPeerRequest* request);
 /* Requests of tickets up to and including this one are completed; in order. */
 void gic_peer_done(const GicPeerRig* rig, uint64_t ticket);
@@ -177,3 +183,10 @@ typedef struct {
 #define GIC_PEER_LATE 1        /* a value did not arrive within the deadline */
 #define GIC_PEER_WRONG 2       /* another value arrived than the one that was due */
 #define GIC_PEER_LATE_START 3  /* not all threads of a launch came to its start */
+
+#ifdef __cplusplus
+static_assert(sizeof(GicPeerQueue) == 56 && sizeof(GicPeerRig) == 136 && sizeof(GicPeerRequest) == 40 &&
+                  sizeof(GicPeerLatencyArgs) == 96 && sizeof(GicPeerRateArgs) == 112 &&
+                  sizeof(GicPeerRoundTripArgs) == 80 && sizeof(GicPeerClocks) == 32,
+              "mirrored by src/abi.rs");
+#endif

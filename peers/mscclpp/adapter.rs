@@ -86,6 +86,7 @@ const PUSH: Variant = Variant {
     ops: &[PeerOp::Put],
     round_trip: false,
     rate: Some(RateLanes::One),
+    scope: Scope::Taken,
     ..PUT
 };
 

@@ -95,6 +95,8 @@ pub struct Variant {
     pub rate: Option<RateLanes>,
     /// What its queue pairs are.
     pub queue: Queue,
+    /// A CPU thread writes the doorbell record and rings, for WQEs that GPU threads wrote.
+    pub cpu_rings: bool,
     /// What it promises: only equal promises are compared as equals.
     pub safety: Safety,
     /// What its completion routine covers.
@@ -198,4 +200,53 @@ pub enum Scope {
     One,
     /// Every queue of the path.
     All,
+    /// That the CPU has taken the operation: nothing is completed.
+    Taken,
+}
+
+impl Sharing {
+    /// Its name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Cta => "cta",
+            Self::Gpu => "gpu",
+        }
+    }
+}
+
+impl OrderScope {
+    /// Its name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gpu => "gpu",
+            Self::System => "system",
+        }
+    }
+}
+
+impl SpaceCheck {
+    /// Its name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+        }
+    }
+}
+
+impl Scope {
+    /// Its name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::All => "all",
+            Self::Taken => "taken",
+        }
+    }
 }

@@ -82,7 +82,7 @@ const PUSH: Variant = Variant {
     number: 2,
     ops: &[PeerOp::Put],
     rate: None,
-    scope: Scope::One,
+    scope: Scope::Taken,
     omits: "the choice of the channel, the load of its address, the checks of the arguments",
     ..LOW_LATENCY
 };
@@ -93,6 +93,7 @@ const RING: Variant = Variant {
             USE_MSCCLPP_FIFO_BACKEND; completion: its tail, which moves when commands complete",
     number: 3,
     rate: Some(RateLanes::One),
+    scope: Scope::One,
     omits: "as push; and that build's wait for fewer than 32 commands in flight",
     ..PUSH
 };

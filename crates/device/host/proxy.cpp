@@ -156,6 +156,7 @@ extern "C" bool gic_host_proxy_layouts(const u64* rust, u32 count) {
         offsetof(EnqueueArgs, samples),
         offsetof(EnqueueArgs, first),
         offsetof(EnqueueArgs, failure),
+        offsetof(EnqueueArgs, until),
         sizeof(ProxyRateArgs),
         offsetof(ProxyRateArgs, window),
         offsetof(ProxyRateArgs, first),

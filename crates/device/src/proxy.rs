@@ -321,6 +321,18 @@ pub struct EnqueueArgs {
     pub enqueue: *mut u64,
     pub total: *mut u64,
     pub failure: *mut u64,
+    pub until: Until,
+}
+
+/// What is waited for after an operation, in time (`gic::kernels::Until`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Until {
+    /// Its completion.
+    #[default]
+    Completed = 0,
+    /// That the worker has posted it.
+    Posted = 1,
 }
 
 /// Arguments of the rate kernel (`gic::kernels::ProxyRateArgs`); see the header for what each means.
@@ -365,7 +377,7 @@ const _: () = {
     assert!(size_of::<RingState>() == 256);
     assert!(size_of::<ProxyChannel>() == 48);
     assert!(size_of::<RingView>() == 72);
-    assert!(size_of::<EnqueueArgs>() == 96);
+    assert!(size_of::<EnqueueArgs>() == 104);
     assert!(size_of::<ProxyRateArgs>() == 104);
     assert!(size_of::<ProxyRoundTripArgs>() == 80);
 };

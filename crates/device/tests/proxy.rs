@@ -57,6 +57,7 @@ fn the_mirror_has_the_headers_layouts() {
         offset_of!(EnqueueArgs, samples),
         offset_of!(EnqueueArgs, first),
         offset_of!(EnqueueArgs, failure),
+        offset_of!(EnqueueArgs, until),
         size_of::<ProxyRateArgs>(),
         offset_of!(ProxyRateArgs, window),
         offset_of!(ProxyRateArgs, first),

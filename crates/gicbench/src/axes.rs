@@ -14,6 +14,8 @@ use crate::usage::{UsageError, nearest};
 /// One axis. The order of the variants is the order of columns in every table and file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AxisId {
+    /// Way of posting of a library's path.
+    Variant,
     /// Operation.
     Op,
     /// Payload of one operation, in bytes; set by `-b`, `-e` and `-f`.
@@ -87,6 +89,8 @@ pub enum AxisId {
 pub enum Domain {
     /// One of these words.
     Words(&'static [&'static str]),
+    /// A name of one of the libraries' ways of posting, or of a group of them.
+    Variants,
     /// A whole number within the bounds, both included.
     Count {
         /// Least value.
@@ -133,6 +137,13 @@ const fn count(min: u64, max: u64) -> Domain {
 
 /// Every axis, in the order of [`AxisId`].
 pub const AXES: &[Axis] = &[
+    Axis {
+        id: AxisId::Variant,
+        name: "variant",
+        domain: Domain::Variants,
+        help: "way of posting of a library: own (each of the library's own), steps (those that leave a step out, to \
+               tell what it costs), default, all, or names",
+    },
     Axis {
         id: AxisId::Op,
         name: "op",
@@ -383,7 +394,8 @@ impl AxisId {
             }
         };
         match spec.domain {
-            Domain::Words(words) => {
+            Domain::Words(_) | Domain::Variants => {
+                let words = spec.domain.words();
                 words.iter().find(|word| **word == text).map(|word| Value::Word(word)).ok_or_else(
                     || unknown("no such word".to_owned(), nearest(text, words.iter().copied())),
                 )
@@ -420,10 +432,20 @@ impl AxisId {
 }
 
 impl Domain {
+    /// Its words; none for numbers.
+    pub fn words(&self) -> &'static [&'static str] {
+        match self {
+            Domain::Words(words) => words,
+            Domain::Variants => crate::peer::variants(),
+            Domain::Count { .. } | Domain::Bytes { .. } => &[],
+        }
+    }
+
     /// The domain in words, for help and messages.
     pub fn describe(&self) -> String {
         match self {
             Domain::Words(words) => words.join("|"),
+            Domain::Variants => format!("{}|NAME", crate::peer::GROUPS.join("|")),
             Domain::Count { min, max } => format!("{min}..{max}"),
             Domain::Bytes { min, max } => format!("{}..{}", Bytes(*min), Bytes(*max)),
         }
@@ -495,10 +517,7 @@ mod tests {
     #[test]
     fn words_are_those_of_the_rooms_that_take_them() {
         use device::choice;
-        let words = |axis: AxisId| match axis.spec().domain {
-            Domain::Words(words) => words.to_vec(),
-            _ => Vec::new(),
-        };
+        let words = |axis: AxisId| axis.spec().domain.words().to_vec();
         macro_rules! same {
             ($axis:ident, $of:ty) => {
                 let names: Vec<&str> = <$of>::ALL.iter().map(|value| value.name()).collect();

@@ -31,16 +31,25 @@ pub enum Action {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// A library to measure beside: its checkout, or the folder of its package
+        #[arg(long, value_name = "NAME=DIR")]
+        peer_path: Vec<String>,
     },
     /// Make a page of figures and pictures from records
     Report(ReportArgs),
     /// Explain the bytes of a WQE, a CQE or a doorbell
     Decode(DecodeArgs),
+    /// Measures the points that it reads from its input, for a run that may lose it
+    #[command(hide = true, name = crate::isolated::COMMAND)]
+    PointWorker,
     /// Look at this machine, and say what each finding means for a measurement
     Doctor {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// A library to measure beside: its checkout, or the folder of its package
+        #[arg(long, value_name = "NAME=DIR")]
+        peer_path: Vec<String>,
     },
 }
 
@@ -59,7 +68,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "RUN.json", conflicts_with_all = ["experiments", "suite", "transport",
         "submitter", "nic", "min", "max", "factor", "ops", "warmup", "duration", "shard"])]
     pub from: Option<PathBuf>,
-    /// Transports: mini-gda, mini-proxy
+    /// Transports: mini-gda, mini-proxy, …; peers: every library's
     #[arg(long, value_name = "LIST")]
     pub transport: Option<String>,
     /// Who runs the device code: auto, host, cuda
@@ -101,6 +110,9 @@ pub struct RunArgs {
     /// How the software NIC's engine is driven
     #[arg(long, value_name = "MODE")]
     pub engine: Option<EngineChoice>,
+    /// A library to measure beside: its checkout, or the folder of its package
+    #[arg(long, value_name = "NAME=DIR")]
+    pub peer_path: Vec<String>,
     /// Run only the k-th of n equal shares of the points
     #[arg(long, value_name = "K/N", allow_hyphen_values = true)]
     pub shard: Option<Shard>,

@@ -22,6 +22,9 @@ pub struct Settings {
     pub deadline_s: f64,
     /// How the software NIC's engine is driven.
     pub engine: EngineChoice,
+    /// Where libraries are that are measured beside, as `NAME=DIR`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_paths: Vec<String>,
 }
 
 /// Ctrl-C, as a flag that any thread may look at. Clones share the flag.
@@ -85,6 +88,11 @@ impl RunContext {
     /// Seed of everything random at this point.
     pub fn seed(&self) -> u64 {
         self.settings.seed
+    }
+
+    /// Where libraries are that are measured beside, as `NAME=DIR`.
+    pub fn peer_paths(&self) -> &[String] {
+        &self.settings.peer_paths
     }
 
     /// Operations before the counted ones.
@@ -184,6 +192,11 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Whether the time is over.
+    pub fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end) || self.left == Some(0)
+    }
+
     /// How many operations to do next, at most `most`; 0 when there are enough, or after Ctrl-C.
     ///
     /// The first batch is dealt out even if the time is already over, so that a short `--duration` still
@@ -217,7 +230,13 @@ mod tests {
     use super::*;
 
     fn context(limits: Limits, deadline_s: f64) -> RunContext {
-        let settings = Settings { check: true, seed: 1, deadline_s, engine: EngineChoice::Auto };
+        let settings = Settings {
+            check: true,
+            seed: 1,
+            deadline_s,
+            engine: EngineChoice::Auto,
+            peer_paths: Vec::new(),
+        };
         RunContext::new(
             settings,
             limits,

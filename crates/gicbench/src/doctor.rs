@@ -42,7 +42,7 @@ pub struct Finding {
 }
 
 /// Looks at everything.
-pub fn examine(platform: &Platform) -> Vec<Finding> {
+pub fn examine(platform: &Platform, paths: &peers::Paths) -> Vec<Finding> {
     let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
     let meminfo = read("/proc/meminfo").unwrap_or_default();
     let mut findings = vec![cores(), quota(read("/sys/fs/cgroup/cpu.max").as_deref())];
@@ -63,6 +63,8 @@ pub fn examine(platform: &Platform) -> Vec<Finding> {
         "install the NVIDIA driver",
     ));
     findings.push(nvrtc(device::nvrtc::load().map_err(|error| error.to_string())));
+    findings.push(nvcc());
+    findings.extend(peers::all().map(|adapter| library(adapter, paths)));
     findings.push(rdma(platform));
     findings.push(libraries(
         "libibverbs",
@@ -420,6 +422,28 @@ fn nvrtc(loaded: Result<(), String>) -> Finding {
     }
 }
 
+fn nvcc() -> Finding {
+    let meaning =
+        "adapters of the libraries that are measured beside are compiled with it at run time";
+    match peers::Toolchain::find() {
+        Ok(tools) => finding("nvcc", Level::Ok, tools.describe(), meaning),
+        Err(error) => finding("nvcc", Level::Note, "not found", meaning).advise(&error.to_string()),
+    }
+}
+
+fn library(adapter: &'static peers::Adapter, paths: &peers::Paths) -> Finding {
+    let meaning = "it is measured beside, by its own device code";
+    match peers::find(adapter, paths) {
+        Ok(found) => {
+            let level = if found.known { Level::Ok } else { Level::Note };
+            finding(adapter.title, level, found.to_string(), meaning)
+        }
+        Err(error) => {
+            finding(adapter.title, Level::Note, "not found", meaning).advise(&error.to_string())
+        }
+    }
+}
+
 fn libraries(name: &'static str, files: &[&str], meaning: &str, advice: &str) -> Finding {
     let mut folders: Vec<PathBuf> = std::env::var_os("LD_LIBRARY_PATH")
         .map(|paths| std::env::split_paths(&paths).collect())
@@ -482,7 +506,7 @@ mod tests {
 
     #[test]
     fn every_finding_says_what_it_means_and_a_missing_device_what_to_do() {
-        let findings = examine(&Platform::default());
+        let findings = examine(&Platform::default(), &peers::Paths::default());
         for finding in &findings {
             assert!(!finding.seen.is_empty() && !finding.meaning.is_empty(), "{finding:?}");
         }

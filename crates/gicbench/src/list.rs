@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::axes::AxisId;
 use crate::experiments::{AxisUse, Experiment};
+use crate::peer;
 use crate::plan::Registry;
 use crate::platform::Platform;
 use crate::point::{Nic, Submitter, Transport};
@@ -44,20 +45,49 @@ struct Choice {
     runs_here: bool,
     /// Why not; null where it runs.
     reason: Option<String>,
+    /// Version and place of a library; null for what is this project's own.
+    found: Option<String>,
+    /// Ways of posting of a library.
+    variants: Vec<Way>,
+}
+
+#[derive(Debug, Serialize)]
+struct Way {
+    name: &'static str,
+    about: &'static str,
 }
 
 impl Choice {
     fn new(name: &'static str, here: Result<(), String>) -> Self {
-        Choice { name, runs_here: here.is_ok(), reason: here.err() }
+        Choice {
+            name,
+            runs_here: here.is_ok(),
+            reason: here.err(),
+            found: None,
+            variants: Vec::new(),
+        }
     }
+}
+
+/// A library's device code needs a GPU's threads as well as the library.
+fn transport(transport: Transport, platform: &Platform, paths: &peers::Paths) -> Choice {
+    let Some((_, path)) = peer::path(transport) else {
+        return Choice::new(transport.name(), Ok(()));
+    };
+    let library = peer::here(transport, paths).map_err(|error| error.to_string());
+    let found = library.as_ref().ok().map(ToString::to_string);
+    let here = library.and_then(|_| platform.submitter(Submitter::Cuda));
+    let way = |variant: &peers::Variant| Way { name: variant.name, about: variant.about };
+    let variants = path.variants.iter().map(way).collect();
+    Choice { found, variants, ..Choice::new(transport.name(), here) }
 }
 
 impl Listing {
     /// Of these experiments on this machine.
-    pub fn new(registry: &Registry, platform: &Platform) -> Self {
+    pub fn new(registry: &Registry, platform: &Platform, paths: &peers::Paths) -> Self {
         Listing {
             experiments: registry.iter().map(|experiment| entry(*experiment)).collect(),
-            transports: Transport::ALL.iter().map(|t| Choice::new(t.name(), Ok(()))).collect(),
+            transports: Transport::ALL.iter().map(|t| transport(*t, platform, paths)).collect(),
             submitters: Submitter::ALL
                 .iter()
                 .map(|s| Choice::new(s.name(), platform.submitter(*s)))
@@ -96,7 +126,12 @@ impl Listing {
                     None => "runs here".to_owned(),
                     Some(reason) => format!("can't run here: {reason}"),
                 };
-                writeln!(out, "  {:<width$}  {state}", choice.name)?;
+                let found =
+                    choice.found.as_ref().map_or(String::new(), |found| format!(" ({found})"));
+                writeln!(out, "  {:<width$}  {state}{found}", choice.name)?;
+                for way in &choice.variants {
+                    writeln!(out, "  {:width$}    {:<20} {}", "", way.name, way.about)?;
+                }
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use gicbench::list::Listing;
 use gicbench::platform::Platform;
 use gicbench::report::{self, ReportError};
 use gicbench::run::{self, RunError};
-use gicbench::{doctor, experiments};
+use gicbench::{doctor, experiments, isolated, peer};
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| {
@@ -54,20 +54,19 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
     let platform = Platform::detect();
     match action {
         Action::Run(args) => {
-            let interrupt = Interrupt::default();
-            let pressed = interrupt.clone();
-            ctrlc::set_handler(move || {
-                if pressed.is_set() || !pressed.is_heeded() {
-                    // Asked twice, or nothing is lost: at once, with the shell's status for SIGINT.
-                    std::process::exit(130);
-                }
-                pressed.set();
-            })?;
+            let interrupt = interrupted_by_ctrl_c()?;
             let argv = std::env::args_os().map(|one| one.to_string_lossy().into_owned()).collect();
             Ok(run::run(args, argv, experiments::all(), &platform, &interrupt, &mut out)?)
         }
-        Action::List { json } => {
-            let listing = Listing::new(experiments::all(), &platform);
+        Action::PointWorker => {
+            // What it prints is read while it is measured: the lock is taken for each line.
+            drop(out);
+            isolated::serve(experiments::all(), &platform, &interrupted_by_ctrl_c()?)?;
+            Ok(ExitStatus::Done)
+        }
+        Action::List { json, peer_path } => {
+            let paths = peer::paths(peer_path).map_err(RunError::from)?;
+            let listing = Listing::new(experiments::all(), &platform, &paths);
             print(&mut out, *json, &listing, |out| listing.print(out))
         }
         Action::Decode(args) => match decode::run(args, &mut out) {
@@ -77,11 +76,26 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
             result => Ok(result.map(|()| ExitStatus::Done)?),
         },
         Action::Report(args) => Ok(report::run(args, experiments::all(), &mut out)?),
-        Action::Doctor { json } => {
-            let findings = doctor::examine(&platform);
+        Action::Doctor { json, peer_path } => {
+            let paths = peer::paths(peer_path).map_err(RunError::from)?;
+            let findings = doctor::examine(&platform, &paths);
             print(&mut out, *json, &findings, |out| doctor::print(out, &findings))
         }
     }
+}
+
+/// A flag that Ctrl-C sets, where something heeds it.
+fn interrupted_by_ctrl_c() -> anyhow::Result<Interrupt> {
+    let interrupt = Interrupt::default();
+    let pressed = interrupt.clone();
+    ctrlc::set_handler(move || {
+        if pressed.is_set() || !pressed.is_heeded() {
+            // Asked twice, or nothing is lost: at once, with the shell's status for SIGINT.
+            std::process::exit(130);
+        }
+        pressed.set();
+    })?;
+    Ok(interrupt)
 }
 
 /// Prints as JSON or for people; a reader that went away is no failure.

@@ -20,6 +20,8 @@ pub enum Metric {
     RoundTrip,
     /// Until the descriptor is with the proxy.
     Enqueue,
+    /// Until the submitter sees that the proxy has it: taken from the queue or posted, and not completed.
+    Consumed,
     /// Operations completed a second.
     Rate,
     /// Payload bytes completed a second.
@@ -28,11 +30,12 @@ pub enum Metric {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 6] = [
+    pub const ALL: [Metric; 7] = [
         Metric::Issue,
         Metric::PutCompletion,
         Metric::RoundTrip,
         Metric::Enqueue,
+        Metric::Consumed,
         Metric::Rate,
         Metric::Bandwidth,
     ];
@@ -44,6 +47,7 @@ impl Metric {
             Metric::PutCompletion => "put_completion_us",
             Metric::RoundTrip => "round_trip_us",
             Metric::Enqueue => "enqueue_us",
+            Metric::Consumed => "consumed_us",
             Metric::Rate => "rate_mmsgs",
             Metric::Bandwidth => "bandwidth_gbs",
         }
@@ -193,6 +197,11 @@ impl Measurement {
     /// Enqueue times.
     pub fn enqueue(samples: Vec<Micros>) -> Self {
         Measurement::new(Metric::Enqueue, samples)
+    }
+
+    /// Times until the submitter sees that the proxy has it.
+    pub fn consumed(samples: Vec<Micros>) -> Self {
+        Measurement::new(Metric::Consumed, samples)
     }
 
     /// Message rates, one sample an interval.

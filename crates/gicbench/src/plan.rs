@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::axes::{AxisId, Value};
 use crate::experiments::{AxisUse, Experiment, Impossible, Limits, Suite};
+use crate::peer;
 use crate::point::{Nic, Point, Submitter, Transport};
 use crate::usage::{UsageError, nearest};
 
@@ -126,7 +127,8 @@ fn choose(block: &Block, registry: &Registry) -> Result<Chosen, UsageError> {
         let of_experiment = experiment.transports();
         let transports: Vec<Transport> = match &block.transports {
             Some(given) => given.iter().copied().filter(|t| of_experiment.contains(t)).collect(),
-            None => of_experiment.to_vec(),
+            // Libraries are measured where they are asked for.
+            None => of_experiment.iter().copied().filter(|t| !t.is_peer()).collect(),
         };
         if transports.is_empty() && named {
             let given = block.transports.iter().flatten().map(|t| t.name()).collect::<Vec<_>>();
@@ -197,7 +199,10 @@ fn expand(
     for transport in transports {
         let mut axes = Vec::new();
         for used in experiment.axes().iter().filter(|used| used.applies_to(*transport)) {
-            let values = values_of(block, experiment, used, suite, named)?;
+            let mut values = values_of(block, experiment, used, suite, named)?;
+            if used.axis == AxisId::Variant {
+                values = peer::chosen(*transport, experiment.name(), &values)?;
+            }
             axes.push((used.axis, values));
         }
         let sides = block.submitters.len() * block.nics.len();
@@ -219,7 +224,11 @@ fn expand(
                     nic,
                     values,
                 };
-                let given = |axis| block.axes.contains_key(&axis);
+                // A group names what it happens to hold, and so asks for none of it in particular.
+                let given = |axis| {
+                    let group = |v: &Value| axis == AxisId::Variant && peer::is_group(v);
+                    block.axes.get(&axis).is_some_and(|values| !values.iter().any(group))
+                };
                 let Err(clash) = experiment.possible(&point) else {
                     if experiment.in_suite(&point, &given) {
                         points.push(point);

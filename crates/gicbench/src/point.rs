@@ -64,6 +64,54 @@ named! {
     Inlined = "inlined",
     /// GPU threads write descriptors, CPU workers post.
     MiniProxy = "mini-proxy",
+    /// NVSHMEM's GPU-initiated transport (IBGDA), by its own device code.
+    Nvshmem = "nvshmem",
+    /// NVSHMEM's proxied put (IBRC), by its own device code.
+    NvshmemProxy = "nvshmem-proxy",
+    /// NCCL GIN's GPU-initiated back end, by its own device code.
+    Gdaki = "gdaki",
+    /// NCCL GIN's proxied back end, by its own device code.
+    GinProxy = "gin-proxy",
+    /// DeepEP's low-latency put, by its own device code.
+    DeepEp = "deepep",
+    /// MSCCL++'s port channel, by its own device code.
+    Mscclpp = "mscclpp",
+    /// UCCL-EP's queue to its proxy, by its own device code.
+    UcclEp = "uccl-ep",
+    /// fabric-lib's hand-off from the GPU, by its own device code.
+    FabricLib = "fabric-lib",
+}
+
+impl Transport {
+    /// The libraries' paths.
+    pub const PEERS: &'static [Transport] = &[
+        Transport::Nvshmem,
+        Transport::NvshmemProxy,
+        Transport::Gdaki,
+        Transport::GinProxy,
+        Transport::DeepEp,
+        Transport::Mscclpp,
+        Transport::UcclEp,
+        Transport::FabricLib,
+    ];
+
+    /// Libraries' paths whose GPU threads ring the doorbell.
+    pub const GPU_SUBMITTED_PEERS: &'static [Transport] =
+        &[Transport::Nvshmem, Transport::Gdaki, Transport::DeepEp];
+
+    /// Libraries' paths with a CPU proxy.
+    pub const PROXIED_PEERS: &'static [Transport] = &[
+        Transport::NvshmemProxy,
+        Transport::GinProxy,
+        Transport::Mscclpp,
+        Transport::UcclEp,
+        Transport::FabricLib,
+    ];
+
+    /// Whether it is a library's, and not this project's.
+    pub fn is_peer(self) -> bool {
+        Self::PEERS.contains(&self)
+    }
 }
 
 named! {

@@ -14,6 +14,7 @@ use crate::axes::{AXES, AxisId, Value};
 use crate::cli::{OnOff, RunArgs, Shard, sweep};
 use crate::context::Settings;
 use crate::experiments::{Limits, Suite};
+use crate::peer;
 use crate::plan::{Block, LimitsGiven, Planned, Registry, explain, find, plan};
 use crate::platform::Platform;
 use crate::point::{Nic, Point, Submitter, Transport};
@@ -81,11 +82,12 @@ impl Request {
             seed: 1,
             deadline_s: deadline_for(longest.unwrap_or_default()).as_secs_f64(),
             engine: Default::default(),
+            peer_paths: Vec::new(),
         };
         Ok(Request {
             suite: suite.to_owned(),
             shard: args.shard,
-            settings: settings(args, base),
+            settings: settings(args, base)?,
             points,
         })
     }
@@ -98,13 +100,17 @@ fn deadline_for(duration: Duration) -> Duration {
     duration.saturating_mul(2).saturating_add(SET_UP).max(LEAST)
 }
 
-fn settings(args: &RunArgs, base: Settings) -> Settings {
-    Settings {
+fn settings(args: &RunArgs, base: Settings) -> Result<Settings, UsageError> {
+    peer::paths(&args.peer_path)?;
+    let peer_paths =
+        if args.peer_path.is_empty() { base.peer_paths } else { args.peer_path.clone() };
+    Ok(Settings {
+        peer_paths,
         check: args.check.map_or(base.check, |check| check == OnOff::On),
         seed: args.seed.unwrap_or(base.seed),
         deadline_s: args.deadline.map_or(base.deadline_s, |deadline| deadline.as_secs_f64()),
         engine: args.engine.unwrap_or(base.engine),
-    }
+    })
 }
 
 /// The command line as a block.
@@ -125,7 +131,7 @@ fn block(args: &RunArgs, platform: &Platform) -> Result<Block, UsageError> {
     }
     Ok(Block {
         experiments: args.experiments.clone(),
-        transports: args.transport.as_deref().map(|text| list(text, None)).transpose()?,
+        transports: args.transport.as_deref().map(transports).transpose()?,
         submitters: list(
             args.submitter.as_deref().unwrap_or(AUTO),
             Some(platform.best_submitter()),
@@ -137,6 +143,20 @@ fn block(args: &RunArgs, platform: &Platform) -> Result<Block, UsageError> {
 }
 
 const AUTO: &str = "auto";
+/// Stands for every library's path.
+const PEERS: &str = "peers";
+
+/// A comma list of transports, where `peers` stands for the libraries'.
+fn transports(text: &str) -> Result<Vec<Transport>, UsageError> {
+    let mut transports = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let named = if name == PEERS { Transport::PEERS.to_vec() } else { vec![name.parse()?] };
+        transports.extend(named);
+    }
+    let mut seen = BTreeSet::new();
+    transports.retain(|transport| seen.insert(*transport));
+    Ok(transports)
+}
 
 /// A comma list of names, where `auto` may stand for the best one.
 fn list<T: FromStr<Err = UsageError> + PartialEq + Copy>(
@@ -217,7 +237,7 @@ fn suite_file(
             }
         }
         if let (None, Some(text)) = (&command_line.transports, &run.transport) {
-            let transports = list(text, None).map_err(|error| wrong(error.to_string()))?;
+            let transports = transports(text).map_err(|error| wrong(error.to_string()))?;
             block.transports = Some(transports);
         }
         if let (None, Some(text)) = (&args.submitter, &run.submitter) {
@@ -327,12 +347,13 @@ fn from_record(path: &Path, args: &RunArgs, registry: &Registry) -> Result<Reque
     Ok(Request {
         suite: record.parameters.suite,
         shard,
-        settings: settings(args, record.parameters.settings),
+        settings: settings(args, record.parameters.settings)?,
         points,
     })
 }
 
-fn recorded_point(id: &PointId, registry: &Registry) -> Result<Planned, UsageError> {
+/// The point that a record names, where this program has it.
+pub(crate) fn recorded_point(id: &PointId, registry: &Registry) -> Result<Planned, UsageError> {
     let experiment = find(registry, &id.experiment)?;
     let mut values = BTreeMap::new();
     let mut limits = Limits { ops: None, warmup: 0, duration: None };

@@ -83,6 +83,7 @@ pub fn run(
         platform,
         published: &published,
         interrupt,
+        isolates: true,
     };
     interrupt.heed(true);
     let outcome = runner.run(&request.points, |index, planned: &Planned| {

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::context::{Interrupt, RunContext, Settings};
 use crate::cpus::{Assignment, Cpus};
+use crate::isolated::{self, Worker};
 use crate::measurement::Measurement;
+use crate::peer::{self, Prepared};
 use crate::plan::Planned;
 use crate::platform::Platform;
 use crate::point::PointError;
@@ -35,6 +37,14 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
+impl Outcome {
+    fn take(&mut self, other: Outcome) {
+        self.rows.extend(other.rows);
+        self.not_run.extend(other.not_run);
+        self.failed.extend(other.failed);
+    }
+}
+
 /// Runs points with the same settings on the same machine.
 #[derive(Debug)]
 pub struct Runner<'a> {
@@ -48,6 +58,8 @@ pub struct Runner<'a> {
     pub published: &'a Published,
     /// Ctrl-C.
     pub interrupt: &'a Interrupt,
+    /// Points that run a library's device code are measured by a process of their own.
+    pub isolates: bool,
 }
 
 type Finished = (Result<Vec<Measurement>, PointError>, Option<Assignment>);
@@ -64,6 +76,8 @@ impl Runner<'_> {
     pub fn run(&self, plan: &[Planned], mut before: impl FnMut(usize, &Planned)) -> Outcome {
         let mut outcome = Outcome::default();
         let mut stopped: Option<String> = None;
+        let mut worker = Worker::default();
+        let prepared = if self.isolates { self.prepare(plan) } else { Ok(Prepared::default()) };
         for (index, planned) in plan.iter().enumerate() {
             if self.interrupt.is_set() && stopped.is_none() {
                 stopped = Some("interrupted".to_owned());
@@ -84,7 +98,27 @@ impl Runner<'_> {
                 outcome.not_run.push(missing(planned, reason));
                 continue;
             }
+            let transport = planned.point.transport;
+            if let Some(reason) = match &prepared {
+                Ok(prepared) => prepared.missing(transport),
+                Err(reason) => transport.is_peer().then(|| reason.clone()),
+            } {
+                outcome.not_run.push(missing(planned, reason));
+                continue;
+            }
             before(index, planned);
+            if self.isolates && transport.is_peer() {
+                match worker.point(planned, self.settings, self.interrupt) {
+                    isolated::Ended::Outcome(of_child) => outcome.take(*of_child),
+                    isolated::Ended::Interrupted => {
+                        outcome.not_run.push(missing(planned, "interrupted".to_owned()));
+                    }
+                    isolated::Ended::Lost(reason) => {
+                        outcome.not_run.push(missing(planned, reason));
+                    }
+                }
+                continue;
+            }
             match self.point(planned) {
                 Ended::Finished((result, assignment)) => {
                     self.keep(&mut outcome, planned, result, assignment.as_ref());
@@ -101,6 +135,22 @@ impl Runner<'_> {
         }
         outcome.interrupted = self.interrupt.is_set();
         outcome
+    }
+
+    /// Compiles the adapters that the plan's points will need, as far as those can run here at all.
+    fn prepare(&self, plan: &[Planned]) -> Result<Prepared, String> {
+        let runnable = |planned: &&Planned| {
+            self.platform.submitter(planned.point.submitter).is_ok()
+                && self.platform.nic(planned.point.nic).is_ok()
+        };
+        let transports = plan.iter().filter(runnable).map(|planned| planned.point.transport);
+        let transports: Vec<_> = transports.filter(|transport| transport.is_peer()).collect();
+        if transports.is_empty() {
+            return Ok(Prepared::default());
+        }
+        let paths = peer::paths(&self.settings.peer_paths).map_err(|error| error.to_string())?;
+        let arch = crate::gpu::open().ok().map(|gpu| gpu.info().arch);
+        Ok(Prepared::new(transports, &paths, arch))
     }
 
     /// Runs one point on a thread of its own, so that neither an affinity nor a hang outlives it.

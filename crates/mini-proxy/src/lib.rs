@@ -23,6 +23,7 @@
 //!     ring: proxy.device_views(), rings: 1, threads: 1, channel: 0, bytes: 8, slots: 10, stride: 8,
 //!     warmup: 0, samples: 10, first: 1, local: local.address,
 //!     enqueue: enqueue.as_mut_ptr(), total: total.as_mut_ptr(), failure: &raw mut failure,
+//!     until: Until::Completed,
 //! };
 //! let kernel = ProxyKernel::Enqueue(ProxyOp::Put, &args);
 //! // SAFETY: the buffers outlive the launch and hold as many samples as the arguments say.

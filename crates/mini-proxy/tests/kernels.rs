@@ -64,11 +64,18 @@ fn enqueue_times_every_operation_and_delivers_the_last_value_of_each_slot() {
             enqueue: enqueue.as_mut_ptr(),
             total: total.as_mut_ptr(),
             failure: failure.as_mut_ptr(),
+            until: Until::Completed,
         };
-        for op in [ProxyOp::Put, ProxyOp::PutSignal] {
+        let runs = [
+            (ProxyOp::Put, Until::Completed),
+            (ProxyOp::Put, Until::Posted),
+            (ProxyOp::PutSignal, Until::Completed),
+        ];
+        for (op, until) in runs {
             if known && op == ProxyOp::PutSignal {
                 continue;
             }
+            let args = EnqueueArgs { until, ..args };
             let relax = rig.proxy.relax();
             // SAFETY: the buffers outlive the launch and are as long as the arguments say.
             unsafe { launch(&choice, ProxyKernel::Enqueue(op, &args), &[], Some(&relax)) }.unwrap();
@@ -228,6 +235,7 @@ fn a_lone_producer_without_a_ring_of_its_own_says_so_and_pushes_nothing() {
         enqueue: enqueue.as_mut_ptr(),
         total: total.as_mut_ptr(),
         failure: failure[0].as_mut_ptr(),
+        until: Until::Completed,
     };
     let many = ProxyRateArgs {
         ring: rig.proxy.views().as_ptr(),

@@ -110,6 +110,21 @@ class Producer {
         }
     }
 
+    // Waits until the worker has posted what the ticket stands for: its slots are free, and nothing is completed.
+    GIC_COLD Failure wait_posted(u64 ticket) {
+        Wait time(ring_.deadline);
+        for (u32 turn = 1; posted() < ticket; turn++) {
+            bool late = time.expired();
+            if (late || (turn & 15) == 0) {
+                Failure f = failure();
+                if (!f.ok()) return f;
+            }
+            if (late)
+                return fail(Failure::of(Why::deadline_completion, ring_.qpn, static_cast<u32>(ticket - 1)));
+        }
+        return {};
+    }
+
     // Waits for all that was pushed to this ring before, by anybody, and for nothing else.
     GIC_FN Outcome quiet() { return wait(pushed()); }
 
@@ -120,6 +135,7 @@ class Producer {
         else
             return own_.head;
     }
+    GIC_FN u64 posted() const { return mem::load_acquire<Scope::system>(&ring_.progress->posted); }
     GIC_FN u64 completed() const { return mem::load_acquire<Scope::system>(&ring_.progress->completed); }
 
     // The first failure that either side has met.
@@ -191,7 +207,7 @@ class Producer {
 
     // slot taken before slot reused: the worker read it before it moved `posted`.
     GIC_FN u64 read_tail() {
-        u64 tail = mem::load_acquire<Scope::system>(&ring_.progress->posted);
+        u64 tail = posted();
         if constexpr (C::progress == Progress::cached) {
             if constexpr (C::shared)
                 mem::fetch_max<Scope::gpu>(&ring_.state->tail, tail);

@@ -26,7 +26,9 @@ pub(super) fn cubin(source: &str, arch: Arch) -> Result<Vec<u8>, NvrtcError> {
     Ok(cubin)
 }
 
-fn folder() -> Option<PathBuf> {
+/// The folder of the cache; none where there is to be none, or no home.
+#[must_use]
+pub fn folder() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(CACHE_DIR_VAR) {
         return (!dir.is_empty()).then(|| dir.into());
     }

@@ -11,6 +11,7 @@ mod launch;
 mod memory;
 mod program;
 
+pub use cache::folder as cache_folder;
 pub use gpu::{Gpu, GpuInfo, Persistent};
 pub use launch::{Prepared, Resources};
 pub use memory::{GpuMemory, Pinned, Place};

@@ -1,6 +1,7 @@
 //! `batching`: what do doorbell batching, queue parallelism and sharing do to the message rate?
 
 use super::gda::{self, Bench, Posting, Spec};
+use super::peer;
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{Choice, Ringing, Sharing, Signalling};
 
@@ -10,6 +11,9 @@ use crate::measurement::{Measurement, Metric};
 use crate::point::{Nic, Point, PointError, Submitter, Transport};
 
 pub(super) struct Batching;
+
+/// This project's own.
+const OWN: &[Transport] = &[Transport::MiniGda];
 
 impl Experiment for Batching {
     fn name(&self) -> &'static str {
@@ -21,7 +25,7 @@ impl Experiment for Batching {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda]
+        &[Transport::MiniGda, Transport::Nvshmem, Transport::Gdaki, Transport::DeepEp]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -30,13 +34,17 @@ impl Experiment for Batching {
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Variant, "own", "own").only(Transport::GPU_SUBMITTED_PEERS),
             AxisUse::new(AxisId::Payload, "8", "8"),
-            AxisUse::new(AxisId::Inline, "on", "off,on"),
-            AxisUse::new(AxisId::Doorbell, "fixed", "fixed,threshold,caller,every-nth"),
+            AxisUse::new(AxisId::Inline, "on", "off,on").only(OWN),
+            AxisUse::new(AxisId::Doorbell, "fixed", "fixed,threshold,caller,every-nth").only(OWN),
             AxisUse::new(AxisId::Batch, "1,8,32", "1,2,4,8,16,32,64"),
             AxisUse::new(AxisId::Qps, "1,8", "1,2,4,8,16,32,64,128"),
-            AxisUse::new(AxisId::Sharing, "exclusive", "exclusive,thread,warp"),
-            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release"),
+            AxisUse::new(AxisId::Sharing, "exclusive", "exclusive,thread,warp").only(OWN),
+            AxisUse::new(AxisId::Sharing, "thread", "thread,warp")
+                .only(Transport::GPU_SUBMITTED_PEERS)
+                .takes(&["thread", "warp"]),
+            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(OWN),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
         AXES
@@ -70,6 +78,9 @@ impl Experiment for Batching {
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.transport.is_peer() {
+            return peer::rate(ctx, point);
+        }
         let bytes: u32 = point.number_as(AxisId::Payload)?;
         let inline = point.word(AxisId::Inline)? == "on";
         let batch: u32 = point.number_as(AxisId::Batch)?;

@@ -7,7 +7,7 @@ use super::gda::{self, Spec};
 use super::rig::{Rig, broke};
 use super::{AxisUse, Experiment, Limits, Suite, proxy};
 use device::choice::Choice;
-use device::proxy::ProxyOp;
+use device::proxy::{ProxyOp, Until};
 use device::view::{Op, QuietScope};
 
 use crate::axes::AxisId;
@@ -59,7 +59,7 @@ impl Experiment for Clock {
         if point.transport == Transport::MiniProxy {
             let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
             let mut bench = proxy::Bench::new(ctx, point, proxy::Spec::one(choice, bytes))?;
-            let (enqueue, total) = bench.enqueue(ctx, ProxyOp::Put)?;
+            let (enqueue, total) = bench.enqueue(ctx, ProxyOp::Put, Until::Completed)?;
             let seen = Seen { rig: &bench.rig, launches: &bench.launches };
             return Ok(vec![
                 bench.finish(ctx, seen.facts(&enqueue, Measurement::enqueue)?)?,

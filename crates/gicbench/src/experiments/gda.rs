@@ -106,6 +106,7 @@ impl Bench {
                 qps: spec.qps,
                 submitters: spec.threads as usize,
                 workers: 0,
+                ringers: 0,
                 virtual_time: spec.virtual_time,
             },
         )?;

@@ -1,8 +1,10 @@
 //! `handoff`: what does each GPU-CPU hand-off cost to enqueue?
 
+use super::peer;
 use super::proxy::{self, Spec};
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
-use device::proxy::{self as ring, ProxyChoice, ProxyOp};
+use device::proxy::{self as ring, ProxyChoice};
+use peers::PeerOp;
 
 use crate::axes::AxisId;
 use crate::context::RunContext;
@@ -10,6 +12,9 @@ use crate::measurement::{Measurement, Metric};
 use crate::point::{Point, PointError, Transport};
 
 pub(super) struct Handoff;
+
+/// This project's own.
+const OWN: &[Transport] = &[Transport::MiniProxy];
 
 impl Experiment for Handoff {
     fn name(&self) -> &'static str {
@@ -21,21 +26,29 @@ impl Experiment for Handoff {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniProxy]
+        &[
+            Transport::MiniProxy,
+            Transport::NvshmemProxy,
+            Transport::GinProxy,
+            Transport::Mscclpp,
+            Transport::UcclEp,
+            Transport::FabricLib,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        &[Metric::Enqueue, Metric::PutCompletion]
+        &[Metric::Enqueue, Metric::Consumed, Metric::PutCompletion]
     }
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Variant, "own", "own").only(Transport::PROXIED_PEERS),
             AxisUse::new(AxisId::Payload, "8", "8"),
-            AxisUse::new(AxisId::Handoff, HANDOFFS, HANDOFFS),
+            AxisUse::new(AxisId::Handoff, HANDOFFS, HANDOFFS).only(OWN),
             AxisUse::new(AxisId::Producers, "1", "1,2,4,8"),
-            AxisUse::new(AxisId::Reserve, "atomic,owned", "atomic,owned"),
-            AxisUse::new(AxisId::Progress, "read,cached", "read,cached"),
-            AxisUse::new(AxisId::Publish, "release,posted", "release,posted"),
+            AxisUse::new(AxisId::Reserve, "atomic,owned", "atomic,owned").only(OWN),
+            AxisUse::new(AxisId::Progress, "read,cached", "read,cached").only(OWN),
+            AxisUse::new(AxisId::Publish, "release,posted", "release,posted").only(OWN),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
         AXES
@@ -83,6 +96,9 @@ impl Experiment for Handoff {
 
     /// The suites go from the baseline to the posted store, one choice a step; other hand-offs as they are tuned.
     fn in_suite(&self, point: &Point, given: &dyn Fn(AxisId) -> bool) -> bool {
+        if point.transport.is_peer() {
+            return true;
+        }
         let is = |axis, word| point.word(axis).is_ok_and(|is| is == word);
         let atomic = is(AxisId::Reserve, "atomic");
         let read = is(AxisId::Progress, "read");
@@ -96,6 +112,11 @@ impl Experiment for Handoff {
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         let producers: u32 = point.number_as(AxisId::Producers)?;
+        if point.transport.is_peer() {
+            let bytes = point.number_as(AxisId::Payload)?;
+            let spec = peer::Spec { threads: producers, ..peer::Spec::one(bytes) };
+            return peer::issue_and_completion(ctx, point, spec, PeerOp::Put);
+        }
         let choice = ProxyChoice {
             handoff: proxy::tuned(point.word(AxisId::Handoff)?, 1)?.handoff,
             producers: proxy::reservation(point.word(AxisId::Reserve)? == "atomic"),
@@ -110,7 +131,7 @@ impl Experiment for Handoff {
         }
         let spec =
             Spec { threads: producers, ..Spec::one(choice, point.number_as(AxisId::Payload)?) };
-        proxy::enqueue_and_completion(ctx, point, spec, ProxyOp::Put)
+        proxy::handing_over(ctx, point, spec)
     }
 }
 

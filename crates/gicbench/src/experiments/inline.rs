@@ -1,9 +1,11 @@
 //! `inline`: when does inlining pay?
 
 use super::gda::{self, Bench, Posting, Spec};
+use super::peer;
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{Choice, Ringing, Signalling};
 use device::view::{Op, QuietScope};
+use peers::PeerOp;
 
 use crate::axes::AxisId;
 use crate::context::RunContext;
@@ -11,6 +13,18 @@ use crate::measurement::{Measurement, Metric};
 use crate::point::{Point, PointError, Transport};
 
 pub(super) struct Inline;
+
+/// This project's own.
+const OWN: &[Transport] = &[Transport::MiniGda];
+
+/// Libraries with a put of a value.
+const PEERS: &[Transport] = &[
+    Transport::Nvshmem,
+    Transport::NvshmemProxy,
+    Transport::Gdaki,
+    Transport::GinProxy,
+    Transport::DeepEp,
+];
 
 impl Experiment for Inline {
     fn name(&self) -> &'static str {
@@ -22,19 +36,27 @@ impl Experiment for Inline {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda]
+        &[
+            Transport::MiniGda,
+            Transport::Nvshmem,
+            Transport::NvshmemProxy,
+            Transport::Gdaki,
+            Transport::GinProxy,
+            Transport::DeepEp,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        &[Metric::Issue, Metric::PutCompletion, Metric::Rate]
+        &[Metric::Issue, Metric::Enqueue, Metric::PutCompletion, Metric::Rate]
     }
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
             AxisUse::new(AxisId::Payload, "8,32,128", "4,8,12,16,28,32,64,92,128,192,256"),
             AxisUse::new(AxisId::Inline, "off,on", "off,on"),
-            AxisUse::new(AxisId::Batch, "1,32", "1,32"),
-            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release"),
+            AxisUse::new(AxisId::Variant, "own", "own").only(PEERS),
+            AxisUse::new(AxisId::Batch, "1,32", "1,32").only(OWN),
+            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(OWN),
             AxisUse::new(AxisId::PayloadMemory, "auto", "auto"),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
@@ -50,6 +72,15 @@ impl Experiment for Inline {
 
     fn possible(&self, point: &Point) -> Result<(), Impossible> {
         let inline = point.get(AxisId::Inline).and_then(|value| value.word()) == Some("on");
+        if inline && point.transport.is_peer() && point.number(AxisId::Payload).is_ok_and(|b| b > 8)
+        {
+            return Err(Impossible {
+                axis: AxisId::Payload,
+                with: AxisId::Inline,
+                why: "a library's put of a value has at most 8 B".to_owned(),
+                nearest: vec!["8".to_owned()],
+            });
+        }
         if inline && point.number(AxisId::Payload).is_ok_and(|bytes| bytes > u64::from(MAX_INLINE))
         {
             return Err(Impossible {
@@ -64,6 +95,11 @@ impl Experiment for Inline {
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         let inline = point.word(AxisId::Inline)? == "on";
+        if point.transport.is_peer() {
+            let op = if inline { PeerOp::PutValue } else { PeerOp::Put };
+            let spec = peer::Spec::one(point.number_as(AxisId::Payload)?);
+            return peer::issue_and_completion(ctx, point, spec, op);
+        }
         let batch: u32 = point.number_as(AxisId::Batch)?;
         let bytes: u32 = point.number_as(AxisId::Payload)?;
         let max_blocks = if inline { MAX_BLOCKS } else { 1 };

@@ -1,8 +1,8 @@
 //! `latency`: what does one operation cost on each path?
 
 use super::gda::{self, Spec};
-use super::proxy;
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
+use super::{peer, proxy};
 use device::choice::{self, Choice};
 use device::proxy::ProxyOp;
 use device::view::{Op, QuietScope};
@@ -24,22 +24,32 @@ impl Experiment for Latency {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda, Transport::Bare, Transport::Inlined, Transport::MiniProxy]
+        Transport::ALL
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        &[Metric::Issue, Metric::Enqueue, Metric::PutCompletion, Metric::RoundTrip]
+        &[
+            Metric::Issue,
+            Metric::Enqueue,
+            Metric::Consumed,
+            Metric::PutCompletion,
+            Metric::RoundTrip,
+        ]
     }
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Variant, "own", "own").only(Transport::PEERS),
             AxisUse::new(AxisId::Op, "put,get,atomic,put-signal", "put,get,atomic,put-signal"),
             AxisUse::new(AxisId::Payload, "8", "8,64,512,4K,32K,256K,1M"),
             AxisUse::new(AxisId::Conn, "rc", "rc,dc").only(&[Transport::MiniGda]),
             AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(GPU_SUBMITTED),
+            AxisUse::new(AxisId::Sharing, "exclusive", "exclusive,thread")
+                .only(&[Transport::MiniGda])
+                .takes(&["exclusive", "thread"]),
             AxisUse::new(AxisId::Cq, "collapsed", "collapsed,ring").only(&[Transport::MiniGda]),
-            AxisUse::new(AxisId::Queues, "auto", "auto").only(GPU_SUBMITTED),
-            AxisUse::new(AxisId::DoorbellMemory, "auto", "auto").only(GPU_SUBMITTED),
+            AxisUse::new(AxisId::Queues, "auto", "auto").only(RINGING),
+            AxisUse::new(AxisId::DoorbellMemory, "auto", "auto").only(RINGING),
             AxisUse::new(AxisId::Handoff, "lap-parity", "lap-parity").only(&[Transport::MiniProxy]),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
@@ -55,6 +65,14 @@ impl Experiment for Latency {
 
     fn possible(&self, point: &Point) -> Result<(), Impossible> {
         let is = |axis, word| point.get(axis).and_then(|value| value.word()) == Some(word);
+        if point.transport.is_peer() && !peer::has_operation(point) {
+            return Err(Impossible {
+                axis: AxisId::Op,
+                with: AxisId::Variant,
+                why: format!("{} has no such call", point.transport),
+                nearest: vec!["put".to_owned()],
+            });
+        }
         if is(AxisId::Op, "atomic") && point.number(AxisId::Payload) != Ok(8) {
             return Err(Impossible {
                 axis: AxisId::Payload,
@@ -83,6 +101,9 @@ impl Experiment for Latency {
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.transport.is_peer() {
+            return peer::latency(ctx, point);
+        }
         if point.transport == Transport::MiniProxy {
             return proxied(ctx, point);
         }
@@ -97,6 +118,10 @@ impl Experiment for Latency {
         let dc = transport == choice::Transport::Dc;
         let choice = Choice {
             order: gda::order(point)?,
+            sharing: point
+                .word(AxisId::Sharing)?
+                .parse()
+                .map_err(|e| PointError::from_error(&e))?,
             cq_kind: point.word(AxisId::Cq)?.parse().map_err(|e| PointError::from_error(&e))?,
             transport,
             max_blocks: if dc { 5 } else { 1 },
@@ -119,8 +144,18 @@ impl Experiment for Latency {
     }
 }
 
-/// Transports whose posting threads ring the doorbell.
+/// This project's transports whose posting threads ring the doorbell.
 const GPU_SUBMITTED: &[Transport] = &[Transport::MiniGda, Transport::Bare, Transport::Inlined];
+
+/// The same, with the libraries'.
+const RINGING: &[Transport] = &[
+    Transport::MiniGda,
+    Transport::Bare,
+    Transport::Inlined,
+    Transport::Nvshmem,
+    Transport::Gdaki,
+    Transport::DeepEp,
+];
 
 /// Sequences that are written out by hand.
 const WRITTEN_OUT: &[Transport] = &[Transport::Bare, Transport::Inlined];

@@ -15,6 +15,7 @@ mod latency;
 mod loaded;
 mod ordering;
 mod payload;
+mod peer;
 mod placement;
 mod proxy;
 mod proxy_scaling;

@@ -1,9 +1,11 @@
 //! `ordering`: what does each ordering cost, and is it safe?
 
 use super::gda::{self, Spec};
+use super::peer;
 use super::{AxisUse, Experiment, Limits, Suite};
 use device::choice::{Choice, CqKind};
 use device::view::{Op, QuietScope};
+use peers::PeerOp;
 
 use crate::axes::AxisId;
 use crate::context::RunContext;
@@ -11,6 +13,9 @@ use crate::measurement::{Measurement, Metric};
 use crate::point::{Point, PointError, Submitter, Transport};
 
 pub(super) struct Ordering;
+
+/// This project's own.
+const OWN: &[Transport] = &[Transport::MiniGda, Transport::Bare, Transport::Inlined];
 
 impl Experiment for Ordering {
     fn name(&self) -> &'static str {
@@ -22,7 +27,14 @@ impl Experiment for Ordering {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda, Transport::Bare, Transport::Inlined]
+        &[
+            Transport::MiniGda,
+            Transport::Bare,
+            Transport::Inlined,
+            Transport::Nvshmem,
+            Transport::Gdaki,
+            Transport::DeepEp,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -31,13 +43,15 @@ impl Experiment for Ordering {
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Variant, "own", "own").only(Transport::GPU_SUBMITTED_PEERS),
             AxisUse::new(AxisId::Payload, "8", "8,64"),
             AxisUse::new(
                 AxisId::Order,
                 "none,gpu-release,gpu-fence,release-fence-mmio,system-fence",
                 "none,gpu-release,gpu-fence,release-fence-mmio,system-fence,async-mmio",
-            ),
-            AxisUse::new(AxisId::CqLoad, "plain,acquire", "plain,acquire"),
+            )
+            .only(OWN),
+            AxisUse::new(AxisId::CqLoad, "plain,acquire", "plain,acquire").only(OWN),
             AxisUse::new(AxisId::Cq, "collapsed", "collapsed,ring").only(&[Transport::MiniGda]),
             AxisUse::new(AxisId::Queues, "auto", "auto"),
             AxisUse::new(AxisId::DoorbellMemory, "auto", "auto"),
@@ -54,6 +68,11 @@ impl Experiment for Ordering {
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.transport.is_peer() {
+            // A library's orderings are its variants'.
+            let spec = peer::Spec::one(point.number_as(AxisId::Payload)?);
+            return peer::issue_and_completion(ctx, point, spec, PeerOp::Put);
+        }
         let choice = Choice {
             order: gda::order(point)?,
             cq_kind: match point.transport {

@@ -31,6 +31,12 @@ impl Slots {
         Slots { bytes, slots: wanted.min(MOST / stride / threads).max(1), stride, threads, base: 0 }
     }
 
+    /// The same, each at a multiple of `bytes` from the first one.
+    pub fn aligned(self, bytes: u64) -> Self {
+        let stride = self.stride.next_multiple_of(bytes);
+        Slots { stride, slots: self.slots.min(MOST / stride / self.threads).max(1), ..self }
+    }
+
     /// The same, in one region with others and after them.
     pub fn behind(self, others: &Slots) -> Self {
         Slots { base: (others.length() as u64).next_multiple_of(64), ..self }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use device::proxy::{
     Descriptor, EnqueueArgs, Handoff, Producers, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
-    ProxyRoundTripArgs,
+    ProxyRoundTripArgs, Until,
 };
 use device::shared::Shared;
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
@@ -122,6 +122,7 @@ impl Bench {
                 qps: spec.workers,
                 submitters: spec.threads as usize,
                 workers: (spec.workers + spec.other_workers) as usize,
+                ringers: 0,
                 virtual_time: spec.virtual_time,
             },
         )?;
@@ -166,18 +167,24 @@ impl Bench {
     }
 
     /// One operation at a time and thread, until the point has been sampled enough: enqueue times, and times
-    /// with completion.
+    /// with what is waited for.
     pub fn enqueue(
         &mut self,
         ctx: &RunContext,
         op: ProxyOp,
+        until: Until,
     ) -> Result<(Vec<Micros>, Vec<Micros>), PointError> {
         let (mut enqueue, mut total) = (Vec::new(), Vec::new());
         let threads = u64::from(self.spec.threads);
         let most = self.slots.slots * threads;
         for ops in rounds(ctx.warmup(), most) {
             ctx.go_on("the warm-up")?;
-            self.launch_enqueue(ctx, op, ops.div_ceil(threads), &mut Vec::new(), &mut Vec::new())?;
+            self.launch_enqueue(
+                ctx,
+                (op, until),
+                ops.div_ceil(threads),
+                [&mut Vec::new(), &mut Vec::new()],
+            )?;
         }
         self.launches.clear();
         let mut sampling = ctx.sampling();
@@ -186,17 +193,17 @@ impl Bench {
             if ops == 0 {
                 return Ok((enqueue, total));
             }
-            self.launch_enqueue(ctx, op, ops.div_ceil(threads), &mut enqueue, &mut total)?;
+            let into = [&mut enqueue, &mut total];
+            self.launch_enqueue(ctx, (op, until), ops.div_ceil(threads), into)?;
         }
     }
 
     fn launch_enqueue(
         &mut self,
         ctx: &RunContext,
-        op: ProxyOp,
+        (op, until): (ProxyOp, Until),
         ops: u64,
-        enqueue: &mut Vec<Micros>,
-        total: &mut Vec<Micros>,
+        into: [&mut Vec<Micros>; 2],
     ) -> Result<(), PointError> {
         let threads = self.spec.threads as usize;
         let ops = self.whole_rounds(SETTLE, ops);
@@ -228,10 +235,11 @@ impl Bench {
             enqueue: ticks[0].as_ptr(),
             total: ticks[1].as_ptr(),
             failure: self.failures.as_ptr(),
+            until,
         };
         let hertz = self.launch(ctx, ProxyKernel::Enqueue(op, &args))?;
         self.launches.push((hertz / 1e6, samples));
-        for (ticks, into) in ticks.iter().zip([enqueue, total]) {
+        for (ticks, into) in ticks.iter().zip(into) {
             let ticks = ticks.read().map_err(broke)?;
             into.extend(ticks.iter().map(|t| Micros::from_ticks(*t, hertz)));
         }
@@ -466,11 +474,34 @@ pub(super) fn enqueue_and_completion(
     op: ProxyOp,
 ) -> Result<Vec<Measurement>, PointError> {
     let mut bench = Bench::new(ctx, point, spec)?;
-    let (enqueue, total) = bench.enqueue(ctx, op)?;
-    Ok(vec![
-        bench.finish(ctx, Measurement::enqueue(enqueue))?,
-        bench.finish(ctx, Measurement::put_completion(total))?,
-    ])
+    bench.enqueue_and_completion(ctx, op)
+}
+
+/// Of a put: the times to enqueue it, to see that the worker has it, and to see it completed.
+pub(super) fn handing_over(
+    ctx: &mut RunContext,
+    point: &Point,
+    spec: Spec,
+) -> Result<Vec<Measurement>, PointError> {
+    let mut bench = Bench::new(ctx, point, spec)?;
+    let mut measured = bench.enqueue_and_completion(ctx, ProxyOp::Put)?;
+    let (_, consumed) = bench.enqueue(ctx, ProxyOp::Put, Until::Posted)?;
+    measured.insert(1, bench.finish(ctx, Measurement::consumed(consumed))?);
+    Ok(measured)
+}
+
+impl Bench {
+    fn enqueue_and_completion(
+        &mut self,
+        ctx: &RunContext,
+        op: ProxyOp,
+    ) -> Result<Vec<Measurement>, PointError> {
+        let (enqueue, total) = self.enqueue(ctx, op, Until::Completed)?;
+        Ok(vec![
+            self.finish(ctx, Measurement::enqueue(enqueue))?,
+            self.finish(ctx, Measurement::put_completion(total))?,
+        ])
+    }
 }
 
 /// Round trips of a launch.

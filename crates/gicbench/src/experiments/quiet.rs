@@ -1,9 +1,11 @@
 //! `quiet`: what does completion scope cost as queues are added?
 
 use super::gda::{self, Bench, Spec};
+use super::peer;
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::Choice;
 use device::view::{Op, QuietScope};
+use peers::PeerOp;
 
 use crate::axes::AxisId;
 use crate::context::RunContext;
@@ -11,6 +13,9 @@ use crate::measurement::{Measurement, Metric};
 use crate::point::{Point, PointError, Transport};
 
 pub(super) struct Quiet;
+
+/// Libraries with a quiet over several queue pairs.
+const PEERS: &[Transport] = &[Transport::Nvshmem, Transport::Gdaki];
 
 impl Experiment for Quiet {
     fn name(&self) -> &'static str {
@@ -22,7 +27,7 @@ impl Experiment for Quiet {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        &[Transport::MiniGda]
+        &[Transport::MiniGda, Transport::Nvshmem, Transport::Gdaki]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -31,10 +36,11 @@ impl Experiment for Quiet {
 
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
+            AxisUse::new(AxisId::Variant, "own", "own").only(PEERS),
             AxisUse::new(AxisId::Payload, "8", "8"),
             AxisUse::new(AxisId::Qps, "1,4,16,32", "1,2,4,8,16,32"),
-            AxisUse::new(AxisId::Scope, "one,used,all", "one,used,all"),
-            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release"),
+            AxisUse::new(AxisId::Scope, "one,used,all", "one,used,all").only(&[Transport::MiniGda]),
+            AxisUse::new(AxisId::Order, "gpu-release", "gpu-release").only(&[Transport::MiniGda]),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
         AXES
@@ -61,6 +67,14 @@ impl Experiment for Quiet {
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
+        if point.transport.is_peer() {
+            // What a library's quiet covers is its variant's; one that doesn't let it choose has one queue.
+            let qps = point.number_as(AxisId::Qps)?;
+            let spec = peer::Spec { qps, ..peer::Spec::one(point.number_as(AxisId::Payload)?) };
+            let mut measured = peer::issue_and_completion(ctx, point, spec, PeerOp::Put)?;
+            measured.retain(|measurement| measurement.metric == Metric::PutCompletion);
+            return Ok(measured);
+        }
         let choice = Choice { order: gda::order(point)?, ..Choice::default() };
         let mut spec = Spec::one(choice, point.number_as(AxisId::Payload)?);
         spec.qps = point.number_as(AxisId::Qps)?;

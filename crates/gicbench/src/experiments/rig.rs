@@ -30,8 +30,10 @@ pub(super) struct Need {
     pub qps: u32,
     /// Threads of the host submitter.
     pub submitters: usize,
-    /// Worker threads.
+    /// Worker threads, which post.
     pub workers: usize,
+    /// CPU threads that ring doorbells for GPU threads.
+    pub ringers: usize,
     /// The NIC's time is computed, not waited for.
     pub virtual_time: bool,
 }
@@ -144,7 +146,7 @@ impl Rig {
         // A GPU's threads keep no CPU busy; who launched them waits, or steps what has no thread of its own.
         let engines = usize::from(point.nic == point::Nic::Soft);
         let submitters = if gpu.is_some() { 1 } else { need.submitters };
-        let cpus = ctx.place(submitters, need.workers, engines);
+        let cpus = ctx.place(submitters, need.workers + need.ringers, engines);
         let stepped = need.virtual_time || cpus.engine == EngineMode::Stepped;
         let open = |engine| {
             Fabric::open(&FabricAttr {
@@ -457,20 +459,42 @@ impl Rig {
     /// The NICs saw something done wrong that a safe configuration never does.
     pub fn finish(
         &self,
-        mut measurement: Measurement,
+        measurement: Measurement,
         unsafe_order: Option<String>,
     ) -> Result<Measurement, PointError> {
-        measurement = measurement.clock(self.clock_of()).placement(self.placement);
         let findings = self.findings()?;
-        match (findings.first(), unsafe_order) {
-            (_, Some(why)) => measurement = measurement.unsafe_mode(why),
-            (Some(first), None) => {
-                return Err(PointError::failed(format!(
-                    "the NIC reports {} findings, first: {first}",
-                    findings.len()
-                )));
-            }
-            (None, None) => {}
+        if let (Some(first), None) = (findings.first(), &unsafe_order) {
+            return Err(PointError::failed(format!(
+                "the NIC reports {} findings, first: {first}",
+                findings.len()
+            )));
+        }
+        Ok(self.described(measurement, unsafe_order, &findings))
+    }
+
+    /// The same for code that isn't this project's: what the NICs saw is told, and no failure.
+    pub fn finish_foreign(
+        &self,
+        measurement: Measurement,
+        unsafe_order: Option<String>,
+    ) -> Result<Measurement, PointError> {
+        let findings = self.findings()?;
+        let measurement = self.described(measurement, unsafe_order, &findings);
+        Ok(match findings.first() {
+            Some(first) => measurement.detail("nic_first_finding", first.as_str()),
+            None => measurement,
+        })
+    }
+
+    fn described(
+        &self,
+        mut measurement: Measurement,
+        unsafe_order: Option<String>,
+        findings: &[String],
+    ) -> Measurement {
+        measurement = measurement.clock(self.clock_of()).placement(self.placement);
+        if let Some(why) = unsafe_order {
+            measurement = measurement.unsafe_mode(why);
         }
         if let Some((mhz, spread)) = self.clock_seen() {
             let round = |x: f64, to: f64| (x * to).round() / to;
@@ -482,7 +506,7 @@ impl Rig {
             let way = if self.placement.first_on_gpu().is_some() { "copies" } else { "not needed" };
             measurement = measurement.detail("nic_reaches_gpu_memory_by", way);
         }
-        Ok(measurement.detail("nic_findings", findings.len() as u64))
+        measurement.detail("nic_findings", findings.len() as u64)
     }
 
     /// The clock of a measurement, for its record.

@@ -11,6 +11,7 @@ pub(super) const NONE: &str = "–";
 const METRICS: &[(&str, &str)] = &[
     ("issue_us", "issue"),
     ("enqueue_us", "enqueue"),
+    ("consumed_us", "consumed and seen"),
     ("put_completion_us", "put + completion"),
     ("round_trip_us", "round trip"),
     ("rate_mmsgs", "message rate"),

@@ -10,7 +10,12 @@ namespace kernels {
 
 // Thread t pushes to ring t mod `rings`, from and to slot t * slots + i mod `slots`, `stride` bytes apart, and
 // marks its payload with first + t * (warmup + samples) + i. Fetch-and-adds all go to the remote region's first
-// word. One operation at a time; the first `warmup` are not kept.
+// word. One operation at a time; the first `warmup` are not kept. What is waited for between operations is the
+// completion, or, to be timed, that the worker has posted; the completion then follows outside of the times.
+enum class Until : u64 {
+    completed = 0,
+    posted = 1
+};
 struct EnqueueArgs {
     const Ring* ring;
     u32 rings;
@@ -24,10 +29,11 @@ struct EnqueueArgs {
     u64 first;     // of the launch's payload values; no two operations have the same
     u64 local;     // address of the channel's local region: where payloads are written
     u64* enqueue;  // ticks, `samples` a thread
-    u64* total;    // ticks, enqueue and completion
+    u64* total;    // ticks, enqueue and what is waited for
     u64* failure;  // one a thread
+    u64 until;     // Until
 };
-static_assert(sizeof(EnqueueArgs) == 96, "mirrored by the host");
+static_assert(sizeof(EnqueueArgs) == 104, "mirrored by the host");
 
 // With requests that are known beforehand the host registers one a slot, in order.
 template <class C, ProxyOp O>
@@ -75,8 +81,13 @@ GIC_FN void enqueue(const EnqueueArgs& a, u32 thread) {
         Posted p = push_slot<C, O>(producer, a.channel, a.bytes, offset);
         u64 pushed = clock_ticks();
         failure = p.failure;
-        if (failure.ok()) failure = producer.wait(p.ticket).failure;
+        if (failure.ok()) {
+            failure = a.until == static_cast<u64>(Until::posted) ? producer.wait_posted(p.ticket)
+                                                                 : producer.wait(p.ticket).failure;
+        }
         u64 done = clock_ticks();
+        if (failure.ok() && a.until == static_cast<u64>(Until::posted))
+            failure = producer.wait(p.ticket).failure;
 
         if (i >= a.warmup) {
             enqueue[i - a.warmup] = pushed - start;

@@ -181,6 +181,7 @@ impl Bench {
                 qps: traffic.all_queues().max(workers) + 1,
                 submitters: 1 + traffic.ctas as usize + usize::from(replies),
                 workers: workers as usize,
+                ringers: 0,
                 virtual_time: false,
             },
         )?;

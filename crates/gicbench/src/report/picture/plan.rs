@@ -4,7 +4,7 @@
 //! horizontal one of lines, anything else is a list of bars; what makes too many series or bars is split
 //! into panels. What an experiment is better shown by stands in one table of preferences.
 
-use crate::axes::{AXES, Axis, Domain};
+use crate::axes::{AXES, Axis};
 use crate::report::entry::{Coordinate, Entry, MACHINE, REPEAT, grouped, varying};
 use crate::report::words;
 
@@ -423,10 +423,7 @@ const SELF_EXPLAINING: &[&str] = &[MACHINE, "transport", "op", "order", "handoff
 /// Whether the words of an axis need no name of it before them: no other axis has the word, and all of its
 /// words are long enough to mean something.
 fn explains_itself(name: &str, word: &str) -> bool {
-    let words = |axis: &Axis| match axis.domain {
-        Domain::Words(words) => words,
-        _ => &[],
-    };
+    let words = |axis: &Axis| axis.domain.words();
     let is_own = AXES.iter().all(|axis| axis.name == name || !words(axis).contains(&word));
     let of_axis = AXES.iter().find(|axis| axis.name == name).map_or(&[] as &[_], words);
     let are_long = !of_axis.is_empty() && of_axis.iter().all(|word| word.len() >= 6);
