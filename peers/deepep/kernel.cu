@@ -1,9 +1,9 @@
 // DeepEP: the IBGDA puts of its low-latency and internode kernels, on NVSHMEM's device state.
-#include "gic_peer.cuh"
-#include <limits>
 #include "compiled.cuh"
+#include "gic_peer.cuh"
 #include "ibgda_device.cuh"
 #include "layout.h"
+#include <limits>
 
 namespace {
 
@@ -126,7 +126,8 @@ struct Steps : Side {
             ep::ibgda_update_dbr(queue, index);
         if constexpr (without & kDoorbellRelease) {
             uint64_t word = uint64_t(ep::HtoBE32(queue->qpn << 8)) << 32 | ep::HtoBE32(uint16_t(index) << 8);
-            asm volatile("st.relaxed.gpu.global.L1::no_allocate.b64 [%0], %1;" ::"l"(queue->tx_wq.bf), "l"(word));
+            asm volatile("st.relaxed.gpu.global.L1::no_allocate.b64 [%0], %1;" ::"l"(queue->tx_wq.bf),
+                         "l"(word));
         } else {
             ep::ibgda_ring_db(queue, index);
         }
@@ -158,7 +159,8 @@ struct Steps : Side {
         __be32 from = lkey, to = rkey;
         uint64_t at = remote, size = bytes;
         if constexpr (!(without & kKeys))
-            size = min(size, ep::ibgda_get_lkey_and_rkey(local, &from, remote + shift, pe, &at, &to, queue->dev_idx));
+            size = min(size, ep::ibgda_get_lkey_and_rkey(local, &from, remote + shift, pe, &at, &to,
+                                                         queue->dev_idx));
         uint64_t index;
         if constexpr (without & kReservation)
             index = next;

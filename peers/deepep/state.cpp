@@ -25,8 +25,9 @@ constexpr uint32_t least_share = 8;
 }  // namespace
 
 const GicPeerInfo* gic_peer_info(void) {
-    static const GicPeerInfo info = {GIC_PEER_ABI, "DeepEP, on NVSHMEM's device state", nvshmem_info()->version,
-                                     nvshmem_info()->layouts, nvshmem_info()->layout};
+    static const GicPeerInfo info = {GIC_PEER_ABI, "DeepEP, on NVSHMEM's device state",
+                                     nvshmem_info()->version, nvshmem_info()->layouts,
+                                     nvshmem_info()->layout};
     return &info;
 }
 
@@ -41,8 +42,11 @@ int gic_peer_build(const GicPeerRig* rig, GicPeerBuilt* built, char* why, size_t
     uint64_t sharers = (uint64_t{rig->producers} + rig->qps - 1) / rig->qps;
     for (uint32_t i = 0; i < rig->qps; i++) {
         if (1ull << rig->queue[i].log_blocks >= sharers * least_share) continue;
-        snprintf(why, why_bytes, "queue %u is too short for %llu threads, whose puts don't look for room: %llu blocks are needed",
-                 i, static_cast<unsigned long long>(sharers), static_cast<unsigned long long>(sharers * least_share));
+        snprintf(
+            why, why_bytes,
+            "queue %u is too short for %llu threads, whose puts don't look for room: %llu blocks are needed",
+            i, static_cast<unsigned long long>(sharers),
+            static_cast<unsigned long long>(sharers * least_share));
         return 1;
     }
     return 0;

@@ -10,8 +10,8 @@
 // One whose CPU knows its requests beforehand has
 //   void prepare(remote, local, bytes, slots, stride)  operation i goes from and to slot i mod slots: not timed
 #pragma once
-#include <cuda_runtime.h>
 #include "gic_peer.h"
+#include <cuda_runtime.h>
 
 // Set by the host in a module that has it: waits of the harness end when the word that it points to isn't 0.
 extern "C" __device__ const uint32_t* gic_abort_word = nullptr;
@@ -63,7 +63,9 @@ __device__ __forceinline__ void read_clocks(uint64_t* timer_at, uint64_t* ticks_
     *timer_at = now;
     *ticks_at = ticks();
 }
-__device__ __forceinline__ bool is_first() { return (blockIdx.x | threadIdx.x) == 0; }
+__device__ __forceinline__ bool is_first() {
+    return (blockIdx.x | threadIdx.x) == 0;
+}
 __device__ __forceinline__ void begin(GicPeerClocks* c) {
     if (is_first()) read_clocks(&c->timer, &c->ticks);
 }
@@ -72,8 +74,8 @@ __device__ __forceinline__ void end(GicPeerClocks* c) {
 }
 
 template <class P>
-__device__ __forceinline__ auto tell_slots(P& peer, uint64_t remote, uint64_t local, uint32_t bytes, uint64_t slots,
-                                           uint64_t stride, int)
+__device__ __forceinline__ auto tell_slots(P& peer, uint64_t remote, uint64_t local, uint32_t bytes,
+                                           uint64_t slots, uint64_t stride, int)
     -> decltype(peer.prepare(remote, local, bytes, slots, stride)) {
     peer.prepare(remote, local, bytes, slots, stride);
 }
@@ -195,12 +197,12 @@ __device__ __forceinline__ void round_trip(const GicPeerRoundTripArgs& a) {
 }  // namespace gic_peer
 
 // Entry points. A launch without a place for its clocks is made to have the kernel loaded, and does nothing.
-#define GIC_PEER_ENTRY(kind, Args, name, P)                                            \
-    extern "C" __global__ void kind##_##name(const Args a, GicPeerClocks* clocks) { \
-        if (clocks == nullptr) return;                                                 \
-        gic_peer::begin(clocks);                                                       \
-        gic_peer::kind<P>(a);                                                          \
-        gic_peer::end(clocks);                                                         \
+#define GIC_PEER_ENTRY(kind, Args, name, P)                                                                  \
+    extern "C" __global__ void kind##_##name(const Args a, GicPeerClocks* clocks) {                          \
+        if (clocks == nullptr) return;                                                                       \
+        gic_peer::begin(clocks);                                                                             \
+        gic_peer::kind<P>(a);                                                                                \
+        gic_peer::end(clocks);                                                                               \
     }
 #define GIC_PEER_LATENCY(name, ...) GIC_PEER_ENTRY(latency, GicPeerLatencyArgs, name, __VA_ARGS__)
 #define GIC_PEER_RATE(name, ...) GIC_PEER_ENTRY(rate, GicPeerRateArgs, name, __VA_ARGS__)

@@ -68,10 +68,10 @@ typedef struct {
 
 /* One thing that a CPU has to do for GPU threads. */
 enum {
-    GIC_PEER_WRITE = 1,     /* `bytes` from `local` to `remote` */
-    GIC_PEER_WRITE_VALUE,   /* the low `bytes` (at most 8) of `value` to `remote` */
-    GIC_PEER_FETCH_ADD,     /* `value` to the 8 bytes at `remote` */
-    GIC_PEER_FLUSH          /* nothing: done when all before it are */
+    GIC_PEER_WRITE = 1,   /* `bytes` from `local` to `remote` */
+    GIC_PEER_WRITE_VALUE, /* the low `bytes` (at most 8) of `value` to `remote` */
+    GIC_PEER_FETCH_ADD,   /* `value` to the 8 bytes at `remote` */
+    GIC_PEER_FLUSH        /* nothing: done when all before it are */
 };
 typedef struct {
     uint32_t kind;
@@ -151,10 +151,10 @@ typedef struct {
     uint64_t first; /* thread t's operation i has the value first + t * ops + i */
     uint64_t local;
     uint64_t remote;
-    uint64_t start;   /* uint64_t*: the GPU's timer, one a thread */
-    uint64_t end;     /* uint64_t*: all completed */
-    uint64_t failure; /* int64_t*: one a thread */
-    uint64_t arrived; /* uint32_t*, 0 before the launch */
+    uint64_t start;    /* uint64_t*: the GPU's timer, one a thread */
+    uint64_t end;      /* uint64_t*: all completed */
+    uint64_t failure;  /* int64_t*: one a thread */
+    uint64_t arrived;  /* uint32_t*, 0 before the launch */
     uint64_t deadline; /* ticks, of the start */
 } GicPeerRateArgs;
 
@@ -180,9 +180,9 @@ typedef struct {
 } GicPeerClocks;
 
 /* Failures of the harness itself; a library's are negative. */
-#define GIC_PEER_LATE 1        /* a value did not arrive within the deadline */
-#define GIC_PEER_WRONG 2       /* another value arrived than the one that was due */
-#define GIC_PEER_LATE_START 3  /* not all threads of a launch came to its start */
+#define GIC_PEER_LATE 1       /* a value did not arrive within the deadline */
+#define GIC_PEER_WRONG 2      /* another value arrived than the one that was due */
+#define GIC_PEER_LATE_START 3 /* not all threads of a launch came to its start */
 
 #ifdef __cplusplus
 static_assert(sizeof(GicPeerQueue) == 56 && sizeof(GicPeerRig) == 136 && sizeof(GicPeerRequest) == 40 &&

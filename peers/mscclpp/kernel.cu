@@ -22,7 +22,7 @@ struct Channel {
     }
     __device__ mscclpp::ProxyTrigger trigger(mscclpp::TriggerType type, uint64_t remote, uint64_t local,
                                              uint32_t bytes) const {
-        return {type,  channel.dst_, remote - remote_base, channel.src_, local - local_base,
+        return {type,  channel.dst_,        remote - remote_base, channel.src_, local - local_base,
                 bytes, channel.semaphoreId_};
     }
     __device__ int complete() {
@@ -90,7 +90,11 @@ struct Fused : Channel {
 };
 
 // The steps of push(), of which one can be left out.
-enum Step : uint32_t { kReservation = 1, kSpaceCheck = 2, kRelease = 4 };
+enum Step : uint32_t {
+    kReservation = 1,
+    kSpaceCheck = 2,
+    kRelease = 4
+};
 
 template <uint32_t without>
 struct Steps : Channel {
@@ -108,13 +112,16 @@ struct Steps : Channel {
         else
             position = mscclpp::atomicFetchAdd<uint64_t, mscclpp::scopeDevice>(fifo.head, 1,
                                                                                mscclpp::memoryOrderRelaxed);
-        if (!(without & kSpaceCheck) && position >= fifo.size + *fifo.tailCache) fifo.sync(position - fifo.size);
+        if (!(without & kSpaceCheck) && position >= fifo.size + *fifo.tailCache)
+            fifo.sync(position - fifo.size);
         put.fields.reserved = ((position >> fifo.sizeShift) & 1) ^ 1;
         mscclpp::ProxyTrigger* slot = fifo.triggers + (position & fifo.sizeMask);
         if constexpr (without & kRelease)
-            asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(slot), "l"(put.fst), "l"(put.snd));
+            asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(slot), "l"(put.fst),
+                         "l"(put.snd));
         else
-            asm volatile("st.release.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(slot), "l"(put.fst), "l"(put.snd));
+            asm volatile("st.release.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(slot), "l"(put.fst),
+                         "l"(put.snd));
     }
     // The flush is the library's, and reserves.
     __device__ int complete() {

@@ -13,7 +13,7 @@ struct GicMscclpp {
 
 #define GIC_KNOWN "MSCCL++ 0.9.0 with the FIFO of #864 (5e038ea, August 2026): "
 #define GIC_SIZE(Type, bytes) static_assert(sizeof(Type) == bytes, GIC_KNOWN "sizeof(" #Type ") is " #bytes)
-#define GIC_AT(Type, field, at) \
+#define GIC_AT(Type, field, at)                                                                              \
     static_assert(offsetof(Type, field) == at, GIC_KNOWN "offsetof(" #Type ", " #field ") is " #at)
 
 GIC_SIZE(mscclpp::FifoDeviceHandle, 56);

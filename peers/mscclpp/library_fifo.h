@@ -3,8 +3,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <mscclpp/fifo.hpp>
+#include <stdexcept>
 
 namespace gic {
 
@@ -37,7 +37,9 @@ struct Keep {
 
 namespace mscclpp {
 
-static int getDeviceNumaNode(int) { return -1; }
+static int getDeviceNumaNode(int) {
+    return -1;
+}
 static void numaBind(int) {}
 
 namespace detail {
@@ -61,7 +63,8 @@ auto gpuCallocHostUnique(size_t count = 1) {
 
 #define cudaGetDevice(device) (*(device) = 0)
 #define MSCCLPP_CUDATHROW(call) call
-#define THROW(subsystem, exception, code, ...) throw std::invalid_argument("the library refuses the FIFO's size")
+#define THROW(subsystem, exception, code, ...)                                                               \
+    throw std::invalid_argument("the library refuses the FIFO's size")
 #include "fifo.cc"
 #undef THROW
 #undef MSCCLPP_CUDATHROW

@@ -1,17 +1,17 @@
 /* MSCCL++: a port channel's device handle, and the CPU side of its FIFO. */
+#include "gic_peer.h"
+#include "layout.h"
+#include "library_fifo.h"
 #include <cstdio>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <vector>
-#include "gic_peer.h"
-#include "layout.h"
-#include "library_fifo.h"
 
 namespace {
 
-constexpr uint64_t kGpuAlign = 512;    /* cudaMalloc */
-constexpr uint64_t kHostAlign = 4096;  /* cudaHostAlloc */
+constexpr uint64_t kGpuAlign = 512;   /* cudaMalloc */
+constexpr uint64_t kHostAlign = 4096; /* cudaHostAlloc */
 constexpr mscclpp::MemoryId kSource = 0;
 constexpr mscclpp::MemoryId kDestination = 1;
 constexpr mscclpp::SemaphoreId kSemaphore = 0;
@@ -20,10 +20,10 @@ constexpr mscclpp::SemaphoreId kSemaphore = 0;
 struct Consumer {
     mscclpp::Fifo fifo;
     uint64_t* flush_done;
-    uint64_t handed = 0;  /* tickets of requests that were handed out: 1, 2, 3 … */
+    uint64_t handed = 0; /* tickets of requests that were handed out: 1, 2, 3 … */
     mscclpp::ProxyTrigger trigger{};
-    uint64_t parts = 0;      /* of `trigger`, yet to be handed out */
-    bool popping = false;    /* `trigger` is posted: to be popped */
+    uint64_t parts = 0;   /* of `trigger`, yet to be handed out */
+    bool popping = false; /* `trigger` is posted: to be popped */
     bool flushing = false;
     uint64_t flush_position = 0;
 
@@ -55,7 +55,9 @@ const GicPeerInfo kInfo = {GIC_PEER_ABI, "MSCCL++", "0.9.0 with the FIFO of #864
 
 /* The semaphore's token is in the last 64 bytes of a side's payload memory. */
 constexpr uint64_t kTokenFromEnd = 64;
-uint64_t token(uint64_t base, uint64_t bytes) { return base + bytes - kTokenFromEnd; }
+uint64_t token(uint64_t base, uint64_t bytes) {
+    return base + bytes - kTokenFromEnd;
+}
 
 /* 0, which the NIC refuses, for what isn't a registered memory's. */
 uint64_t address(const GicPeerRig* rig, uint64_t id, uint64_t offset, uint64_t bytes) {
@@ -73,7 +75,9 @@ std::vector<std::unique_ptr<Consumer>> consumers;
 
 }  // namespace
 
-extern "C" const GicPeerInfo* gic_peer_info(void) { return &kInfo; }
+extern "C" const GicPeerInfo* gic_peer_info(void) {
+    return &kInfo;
+}
 
 extern "C" const char* gic_peer_consumer(void) {
     return "the library's own Fifo (src/core/fifo.cc), with a minimal consumer in place of ProxyService";
@@ -90,8 +94,10 @@ extern "C" void gic_peer_sizes(uint32_t, uint32_t, uint32_t producers, uint64_t*
 extern "C" int gic_peer_build(const GicPeerRig* rig, GicPeerBuilt* built, char* why, size_t why_bytes) {
     if (rig->abi != GIC_PEER_ABI) return fail(why, why_bytes, "the adapter is of another ABI than gicbench");
     if (rig->bytes > uint64_t(1) << mscclpp::TriggerBitsOffset)
-        return fail(why, why_bytes, "a trigger's offsets have 32 bits: the payload memory is larger than 4 GiB");
-    if (rig->bytes < kTokenFromEnd) return fail(why, why_bytes, "the payload memory has no room for a semaphore");
+        return fail(why, why_bytes,
+                    "a trigger's offsets have 32 bits: the payload memory is larger than 4 GiB");
+    if (rig->bytes < kTokenFromEnd)
+        return fail(why, why_bytes, "the payload memory has no room for a semaphore");
     if (rig->producers > uint32_t(fifo_size(rig->producers)))
         return fail(why, why_bytes, "more producers than the largest FIFO of the adapter has slots");
 
@@ -115,9 +121,10 @@ extern "C" int gic_peer_build(const GicPeerRig* rig, GicPeerBuilt* built, char* 
     mscclpp::Host2DeviceSemaphoreDeviceHandle semaphore;
     semaphore.inboundToken = reinterpret_cast<uint64_t*>(token(rig->local, rig->bytes));
     semaphore.expectedInboundToken = expected;
-    new (rig->device) GicMscclpp{mscclpp::PortChannelDeviceHandle(kSemaphore, semaphore, consumer->fifo.deviceHandle(),
-                                                                  kDestination, kSource, flush_done),
-                                 rig->local, rig->remote};
+    new (rig->device)
+        GicMscclpp{mscclpp::PortChannelDeviceHandle(kSemaphore, semaphore, consumer->fifo.deviceHandle(),
+                                                    kDestination, kSource, flush_done),
+                   rig->local, rig->remote};
 
     head->consumer = consumer.get();
     std::lock_guard<std::mutex> guard(consumers_lock);

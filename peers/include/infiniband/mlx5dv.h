@@ -128,11 +128,14 @@ struct mlx5_err_cqe {
 #undef GIC_MLX5_PACKED
 
 #ifdef __cplusplus
-static_assert(sizeof(mlx5_wqe_ctrl_seg) == 16 && offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11, "mlx5 control segment");
-static_assert(sizeof(mlx5_wqe_av) == 48 && offsetof(mlx5_wqe_av, rmac) == 20 && offsetof(mlx5_wqe_av, rgid) == 32,
+static_assert(sizeof(mlx5_wqe_ctrl_seg) == 16 && offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11,
+              "mlx5 control segment");
+static_assert(sizeof(mlx5_wqe_av) == 48 && offsetof(mlx5_wqe_av, rmac) == 20 &&
+                  offsetof(mlx5_wqe_av, rgid) == 32,
               "mlx5 address vector");
 static_assert(sizeof(mlx5_wqe_raddr_seg) == 16 && sizeof(mlx5_wqe_data_seg) == 16, "mlx5 address segments");
-static_assert(sizeof(mlx5_wqe_inl_data_seg) == 4 && sizeof(mlx5_wqe_atomic_seg) == 16, "mlx5 inline and atomic segments");
+static_assert(sizeof(mlx5_wqe_inl_data_seg) == 4 && sizeof(mlx5_wqe_atomic_seg) == 16,
+              "mlx5 inline and atomic segments");
 static_assert(sizeof(mlx5_cqe64) == 64 && offsetof(mlx5_cqe64, wqe_counter) == 60, "mlx5 completion");
 static_assert(sizeof(mlx5_err_cqe) == 64 && offsetof(mlx5_err_cqe, syndrome) == 55, "mlx5 error completion");
 #endif
