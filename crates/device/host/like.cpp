@@ -40,6 +40,10 @@ extern "C" u32 gic_host_like_steps(u32 peer) {
     return steps_of(static_cast<Peer>(peer));
 }
 
+extern "C" u32 gic_host_like_slot_bytes(u32 peer) {
+    return slot_bytes_of(static_cast<Peer>(peer));
+}
+
 // What the Rust mirror says of sizes and offsets, checked against the header's own.
 extern "C" bool gic_host_like_layouts(const u64* rust, u32 count) {
     using namespace kernels;
@@ -69,7 +73,14 @@ extern "C" bool gic_host_like_layouts(const u64* rust, u32 count) {
         offsetof(LikeTables, mapped),
         offsetof(LikeTables, lkeys),
         offsetof(LikeTables, rkeys),
+        sizeof(LikeQueue),
+        offsetof(LikeQueue, cached_tail),
+        offsetof(LikeQueue, failure),
+        offsetof(LikeQueue, mapped),
+        offsetof(LikeQueue, remote),
+        offsetof(LikeQueue, depth),
         sizeof(LikeArgs),
+        offsetof(LikeArgs, queue),
         offsetof(LikeArgs, threads),
         offsetof(LikeArgs, slots),
         offsetof(LikeArgs, deadline),

@@ -1,4 +1,4 @@
-//! mini-gda set to put as a library does: the mirror of `gic/like_types.hpp` and of its kernel's arguments.
+//! mini-gda and mini-proxy set to put as a library does: the mirror of `gic/like_types.hpp` and of its kernel's arguments.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use crate::choice::{Choice, CqKind, CqLoad, Sharing, UnknownValue, axis};
 use crate::view::{Local, QuietScope, Remote};
 
 axis! {
-    /// Whose put, by GPU threads that post to the NIC themselves (`gic::Peer`).
+    /// Whose put (`gic::Peer`): by GPU threads that post to the NIC themselves, then by a CPU for them.
     Peer, "Peer" {
         /// NVSHMEM 3.4 IBGDA: the public put, and the quiet of all queue pairs.
         Nvshmem = 0, "nvshmem", "nvshmem";
@@ -21,6 +21,16 @@ axis! {
         Gdaki = 4, "gdaki", "gdaki";
         /// DeepEP's low-latency put, on NVSHMEM's state, rung for each time.
         Deepep = 5, "deepep", "deepep";
+        /// NVSHMEM 3.4's proxied put (the GPU's side of IBRC), public, and its quiet.
+        NvshmemProxy = 6, "nvshmem-proxy", "nvshmem_proxy";
+        /// NCCL 2.28 GIN's proxy, and the flush of all ranks.
+        GinProxy = 7, "gin-proxy", "gin_proxy";
+        /// MSCCL++'s FIFO, and a flush of the channel.
+        Mscclpp = 8, "mscclpp", "mscclpp";
+        /// UCCL-EP's FIFOs, and the quiet of all its proxies.
+        UcclEp = 9, "uccl-ep", "uccl_ep";
+        /// fabric-lib's flag: the CPU knows the request already.
+        FabricLib = 10, "fabric-lib", "fabric_lib";
     }
 }
 
@@ -29,13 +39,13 @@ axis! {
     Step, "Step" {
         /// A function out of line, behind a look at whether the target is mapped.
         Call = 0, "call", "kCall";
-        /// The queue pair by a counter in memory, divisions and a table.
+        /// The queue pair by a counter in memory, divisions and a table; a CPU's queue by fields in memory.
         Queue = 1, "queue", "kQueue";
         /// lkey, rkey and remote address by chunk.
         Keys = 2, "keys", "kKeys";
         /// An atomic on the reserve index.
         Reserve = 3, "reserve", "kReserve";
-        /// Whether the slot is free, by the CQ.
+        /// Whether the slot is free, by the CQ or by the CPU's word.
         Space = 4, "space", "kSpace";
         /// The fence between WQE and ready index.
         ReadyFence = 5, "ready-fence", "kReadyFence";
@@ -51,6 +61,8 @@ axis! {
         RecordFence = 10, "record-fence", "kRecordFence";
         /// The fence between doorbell record and doorbell.
         DoorbellFence = 11, "doorbell-fence", "kDoorbellFence";
+        /// Proxied: payload before descriptor.
+        PayloadOrder = 12, "payload-order", "kPayloadOrder";
     }
 }
 
@@ -62,7 +74,29 @@ impl Peer {
         Step::ALL.iter().copied().filter(|step| steps & step.bit() != 0).collect()
     }
 
-    /// What queue pairs it needs, and what its put is in mini-gda's own terms: who shares a queue pair, and what a
+    /// Whether a CPU posts.
+    #[must_use]
+    pub const fn is_proxied(self) -> bool {
+        self as u32 >= Self::NvshmemProxy as u32
+    }
+
+    /// Bytes from one slot of a proxy's queue to the next; 0 where there is none.
+    #[must_use]
+    pub fn slot_bytes(self) -> usize {
+        gic_host_like_slot_bytes(self as u32) as usize
+    }
+
+    /// Name of the variable in constant memory that its kernel finds its way by, if it has one.
+    #[must_use]
+    pub const fn constant(self) -> Option<&'static str> {
+        match self {
+            Self::Nvshmem | Self::NvshmemInternal | Self::Deepep => Some(TABLES),
+            Self::NvshmemProxy => Some(QUEUE),
+            _ => None,
+        }
+    }
+
+    /// What queue pairs it needs where GPU threads post, and what its put is in mini-gda's own terms: who shares a queue pair, and what a
     /// completion is read from.
     #[must_use]
     pub fn choice(self) -> Choice {
@@ -129,10 +163,12 @@ impl Like {
         Err(UnknownValue { value: step.name().to_owned(), known })
     }
 
-    /// Whether more threads than queue pairs may run it: its threads are blocks of their own.
+    /// Whether more threads than queue pairs, or than a proxy's flags, may run it: its threads are blocks of their own.
+    /// Otherwise a thread has a queue pair or a flag of its own, and a proxy's queues are one thread's alone.
     #[must_use]
     pub const fn takes_more_threads(self) -> bool {
-        self.peer.is_shared() && !matches!(self.peer, Peer::GdakiCta) && self.without.is_none()
+        let lone = matches!(self.peer, Peer::GdakiExclusive | Peer::GdakiCta | Peer::FabricLib);
+        !lone && self.without.is_none()
     }
 
     /// The C++ type.
@@ -244,6 +280,77 @@ impl LikeTables {
 /// Name of the variable that has the tables on a GPU.
 pub const TABLES: &str = "gic_like_tables";
 
+/// What a proxied put asks of the CPU (`gic::Asks`), in a slot's words: the mirror of what the header says of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// A write of `bytes` from one offset to the other.
+    Put {
+        /// In the local memory.
+        local: u64,
+        /// In the remote memory.
+        remote: u64,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// An answer when all before it is completed.
+    Flush,
+}
+
+/// Words of a slot that a proxied put fills at most.
+pub const SLOT_WORDS: usize = 8;
+
+impl Asks {
+    /// From a slot's words, which are all there. None: of no known kind.
+    #[must_use]
+    pub fn unpack(peer: Peer, words: &[u64; SLOT_WORDS]) -> Option<Self> {
+        let (asks, local, remote, bytes) = match peer {
+            Peer::Mscclpp | Peer::UcclEp => (
+                words[1] >> 32 & 0xf,
+                words[0] >> 32,
+                words[1] & u64::from(u32::MAX),
+                words[0] as u32,
+            ),
+            _ => (words[0] >> 8 & 0xff, words[1] >> 8, words[0] >> 16, (words[2] >> 8) as u32),
+        };
+        match asks {
+            1 => Some(Self::Put { local, remote, bytes }),
+            2 => Some(Self::Flush),
+            _ => None,
+        }
+    }
+}
+
+/// A queue to the CPU (`gic::LikeQueue`); see the header for what each means.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct LikeQueue {
+    pub slots: *mut u8,
+    pub head: *mut u64,
+    pub tail: *mut u64,
+    pub cached_tail: *mut u64,
+    pub asked: *mut u64,
+    pub answered: *mut u64,
+    pub failure: *const u64,
+    pub mapped: *const u64,
+    pub local: u64,
+    pub remote: u64,
+    pub log_depth: u32,
+    pub depth: u32,
+}
+
+impl LikeQueue {
+    /// The bytes, for the variable in constant memory that has it on a GPU.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: plain values without padding between them, each byte of which is initialised.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+/// Name of the variable that has NVSHMEM's channel on a GPU.
+pub const QUEUE: &str = "gic_like_queue";
+
 /// Arguments of the kernel (`gic::kernels::LikeArgs`); see the header for what each means.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -251,6 +358,7 @@ pub const TABLES: &str = "gic_like_tables";
 pub struct LikeArgs {
     pub qp: *mut LikeQp,
     pub tables: *const LikeTables,
+    pub queue: *const LikeQueue,
     pub qps: u32,
     pub scope: QuietScope,
     pub bytes: u32,
@@ -272,11 +380,13 @@ const _: () = {
     assert!(size_of::<LikeCq>() == 32);
     assert!(size_of::<LikeQp>() == 256);
     assert!(size_of::<LikeTables>() == 80 + 32 * MAX_CHUNKS);
-    assert!(size_of::<LikeArgs>() == 136);
+    assert!(size_of::<LikeQueue>() == 88);
+    assert!(size_of::<LikeArgs>() == 144);
 };
 
 unsafe extern "C" {
     safe fn gic_host_like_steps(peer: u32) -> u32;
+    safe fn gic_host_like_slot_bytes(peer: u32) -> u32;
     pub(crate) fn gic_host_like(
         peer: u32,
         without: u32,

@@ -28,6 +28,7 @@ device_values!(
     crate::like::LikeCq,
     crate::like::LikeQp,
     crate::like::LikeTables,
+    crate::like::LikeQueue,
     crate::proxy::RingState,
     crate::proxy::RingView,
     crate::proxy::ProxyChannel

@@ -25,6 +25,7 @@ headers![
     "like_atomics.hpp",
     "like_types.hpp",
     "like.hpp",
+    "like_proxy.hpp",
     "proxy_types.hpp",
     "proxy.hpp",
     "kernels/common.hpp",

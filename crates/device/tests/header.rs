@@ -7,7 +7,7 @@ use std::mem::offset_of;
 
 use common::{bytes, list, load, number, text, word};
 use device::choice::{MemoryPlace, Observer, Order};
-use device::like::{LikeArgs, LikeCq, LikeQp, LikeRing, LikeTables, Peer, Step};
+use device::like::{LikeArgs, LikeCq, LikeQp, LikeQueue, LikeRing, LikeTables, Peer, Step};
 use device::view::{AddressVector, Failure, Local, QpState, QpView, Remote, Why};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -83,7 +83,14 @@ fn layouts_of_puts_like_a_library_are_the_headers() {
         offset_of!(LikeTables, mapped),
         offset_of!(LikeTables, lkeys),
         offset_of!(LikeTables, rkeys),
+        size_of::<LikeQueue>(),
+        offset_of!(LikeQueue, cached_tail),
+        offset_of!(LikeQueue, failure),
+        offset_of!(LikeQueue, mapped),
+        offset_of!(LikeQueue, remote),
+        offset_of!(LikeQueue, depth),
         size_of::<LikeArgs>(),
+        offset_of!(LikeArgs, queue),
         offset_of!(LikeArgs, threads),
         offset_of!(LikeArgs, slots),
         offset_of!(LikeArgs, deadline),

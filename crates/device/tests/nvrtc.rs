@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{bytes, grouped, list, load, number, segments, text, word};
 use device::choice::{Choice, CqKind, CqLoad, Order, Ringing, Sharing, Signalling, Transport};
-use device::like::{Like, Peer, TABLES};
+use device::like::{Like, Peer};
 use device::nvrtc::{Arch, NvrtcError, compile};
 use device::source::{
     Body, ENTRY, KernelKind, calibration_unit, like_translation_unit, translation_unit,
@@ -108,10 +108,13 @@ fn every_put_like_a_library_compiles_whole_and_without_each_step() {
     }
     units.sort_by_key(|(arch, ..)| arch.name());
     compile_all(units);
-    // As it is launched: the tables have a name of their own.
-    let cubin = compile(&like_translation_unit(Like::whole(Peer::Nvshmem)), Arch::SM_90).unwrap();
-    let found = cubin.windows(TABLES.len()).any(|bytes| bytes == TABLES.as_bytes());
-    assert!(found, "no {TABLES}");
+    // As they are launched: what is in constant memory has a name of its own.
+    for peer in [Peer::Nvshmem, Peer::NvshmemProxy] {
+        let cubin = compile(&like_translation_unit(Like::whole(peer)), Arch::SM_90).unwrap();
+        let name = peer.constant().unwrap();
+        let found = cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+        assert!(found, "{peer}: no {name}");
+    }
 }
 
 /// Compiles units, several at a time; those of one architecture are neighbours.

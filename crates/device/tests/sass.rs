@@ -10,9 +10,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use device::choice::{Choice, Order, Ringing, Signalling};
+use device::like::{Like, Peer};
 use device::nvrtc::{Arch, compile};
 use device::proxy::{ProxyChoice, ProxyOp, Publish};
-use device::source::{KernelKind, ProxyKernelKind, proxy_translation_unit, translation_unit};
+use device::source::{
+    KernelKind, ProxyKernelKind, like_translation_unit, proxy_translation_unit, translation_unit,
+};
 use device::view::Op;
 
 /// Names NVIDIA's disassembler. Otherwise a CUDA toolkit's is taken, or one on the path.
@@ -207,5 +210,46 @@ fn a_posted_push_is_one_store() {
         assert_eq!(count(path, &["STG"]), 1, "{path:#?}");
         assert_eq!(count(path, &["MEMBAR"]), fences, "{path:#?}");
         assert!(path.len() <= 40, "{}: {path:#?}", path.len());
+    }
+}
+
+/// Atomics, fences, loads and stores between the clock readings of a push that finds room.
+#[test]
+fn a_push_like_a_librarys_makes_the_librarys_accesses() {
+    let Some(nvdisasm) = tools() else { return };
+    for (peer, atomics, fences, loads, stores, store) in [
+        // The descriptor's 64 bytes; two words of its memories, four of its queue, the CPU's index.
+        (Peer::GinProxy, 1, 1, 7, 4, "STG.E.128.STRONG.SYS"),
+        // The cached tail.
+        (Peer::Mscclpp, 1, 1, 1, 1, "STG.E.128.STRONG.SYS"),
+        // And five words of its queue.
+        (Peer::UcclEp, 1, 1, 6, 1, "STG.E.128.STRONG.SYS"),
+    ] {
+        let sass = Sass::of(&like_translation_unit(Like::whole(peer)), &nvdisasm);
+        assert_eq!(sass.count(LOCAL), 0, "{peer}");
+        let paths = sass.timed(1);
+        // That with the reservation: others lead over the end of an operation to the next one's begin.
+        let reserves = |path: &&Vec<&str>| count(path, &["ATOMG"]) > 0;
+        let path = paths.iter().filter(reserves).min_by_key(|path| path.len()).unwrap();
+        let seen = [&["ATOMG"][..], &["MEMBAR"], &["LD", "LDG"]].map(|what| count(path, what));
+        assert_eq!(seen, [atomics, fences, loads], "{peer}: {path:#?}");
+        let stored = path.iter().filter(|i| i.contains(store)).count();
+        assert_eq!(stored, stores, "{peer}: {path:#?}");
+        assert!(path.len() <= 80, "{peer}: {}: {path:#?}", path.len());
+    }
+    // What paths don't show: a function of its own, and a flag that the shortest one passes by.
+    for (peer, counts) in [
+        // Two of the stores are the payload's.
+        (
+            Peer::NvshmemProxy,
+            [("STG.E.64.STRONG.SYS", 6), ("MEMBAR.SC.GPU", 1), ("ATOMG.E.ADD", 1)],
+        ),
+        (Peer::FabricLib, [("STG.E.U8.MMIO", 1), ("MEMBAR.ALL.GPU", 1), ("ATOMG.E.ADD", 1)]),
+    ] {
+        let sass = Sass::of(&like_translation_unit(Like::whole(peer)), &nvdisasm);
+        for (what, due) in counts {
+            let seen = sass.code.iter().filter(|i| i.contains(what)).count();
+            assert_eq!(seen, due, "{peer}: {what}: {:#?}", sass.code);
+        }
     }
 }

@@ -117,6 +117,12 @@ pub enum GdaError {
         /// Whose put.
         like: Like,
     },
+    /// A put that a CPU posts: mini-proxy's.
+    #[error("puts like {like} are posted by a CPU: mini-proxy has them")]
+    LikeProxied {
+        /// Whose put.
+        like: Like,
+    },
     /// A queue whose completions a library's put wouldn't find.
     #[error(
         "a send queue that starts at block {start}: its ring CQ asks for a multiple of {multiple}"

@@ -75,7 +75,7 @@ impl LikeGda {
     /// `remote`. For NVSHMEM and DeepEP the two are symmetric: an offset is the same at both ends.
     ///
     /// # Errors
-    /// As [`Gda::connect`]; an `attr` that isn't the put's; a ring that doesn't begin at a lap's begin; regions that the
+    /// As [`Gda::connect`]; a put that a CPU posts; an `attr` that isn't the put's; a ring that doesn't begin at a lap's begin; regions that the
     /// tables of keys have no room for.
     pub fn connect(
         near: &dyn Nic,
@@ -100,6 +100,9 @@ impl LikeGda {
         (local, remote): (&Region, &Region),
         log_chunk: u32,
     ) -> Result<Self, GdaError> {
+        if like.peer.is_proxied() {
+            return Err(GdaError::LikeProxied { like });
+        }
         if attr.choice != like.peer.choice() || attr.overrun != like.peer.is_gdaki() {
             return Err(GdaError::NotLike { like });
         }
@@ -201,6 +204,7 @@ impl LikeGda {
         let args = LikeArgs {
             qp: qps.as_ptr(),
             tables: host_tables.as_ptr(),
+            queue: std::ptr::null(),
             qps: count as u32,
             scope: like.peer.scope(),
             bytes: 8,
@@ -252,8 +256,8 @@ impl LikeGda {
 
     /// What a GPU's kernel is made with.
     #[must_use]
-    pub fn tables(&self) -> &LikeTables {
-        &self.tables
+    pub fn constant(&self) -> &[u8] {
+        self.tables.as_bytes()
     }
 }
 

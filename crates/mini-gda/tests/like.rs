@@ -127,16 +127,20 @@ impl Rig {
     }
 }
 
+fn peers() -> impl Iterator<Item = Peer> {
+    Peer::ALL.iter().copied().filter(|peer| !peer.is_proxied())
+}
+
 /// Every put, whole and without each of its steps.
 fn all() -> impl Iterator<Item = Like> {
-    Peer::ALL.iter().flat_map(|&peer| {
+    peers().flat_map(|peer| {
         let without = peer.steps().into_iter().map(move |step| Like::without(peer, step).unwrap());
         std::iter::once(Like::whole(peer)).chain(without)
     })
 }
 
 fn whole() -> impl Iterator<Item = Like> {
-    Peer::ALL.iter().map(|&peer| Like::whole(peer))
+    peers().map(Like::whole)
 }
 
 /// First blocks shortly before indices of 16 and of 32 bits wrap.
@@ -367,5 +371,9 @@ fn queues_that_do_not_go_with_the_put_are_refused() {
     assert!(matches!(connect(&GdaAttr::default(), 29), GdaError::NotLike { .. }));
     let odd = GdaAttr { start: 1 << 10, ..attr.clone() };
     assert!(matches!(connect(&odd, 29), GdaError::LikeStart { start: 1024, multiple: 2048 }));
+    let proxied = Like::whole(Peer::Mscclpp);
+    let refused =
+        LikeGda::connect(near, far, proxied, &LikeGda::attr(proxied, &attr), &rig.near, &rig.far);
+    assert!(matches!(refused.err(), Some(GdaError::LikeProxied { .. })));
     assert!(matches!(connect(&attr, 5), GdaError::LikeHeap { bytes: 4096, most: 2048 }));
 }

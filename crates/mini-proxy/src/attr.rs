@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use device::clock::Clock;
+use device::like::Like;
 use device::proxy::{Descriptor, Handoff, ProxyChoice, ProxyOp};
 use device::view::Failure;
 use rdma::{ConnectAttr, Place, Region};
@@ -199,6 +200,25 @@ pub enum ProxyError {
         channel: usize,
         /// Its offset.
         offset: u64,
+    },
+    /// A put that GPU threads post themselves.
+    #[error("puts like {like} are posted by GPU threads: mini-gda has them")]
+    NotProxied {
+        /// Whose put.
+        like: Like,
+    },
+    /// No threads to put.
+    #[error("a proxy needs at least one producer (`producers`)")]
+    NoProducers,
+    /// Regions whose offsets a library's slot can't hold.
+    #[error("a region of {bytes} bytes: a slot of puts like {like} has {bits} bits for offsets")]
+    LikeOffsets {
+        /// Whose put.
+        like: Like,
+        /// Of the region.
+        bytes: u64,
+        /// For an offset.
+        bits: u32,
     },
     /// The NIC refused.
     #[error("{what}: {source}")]

@@ -37,6 +37,7 @@
 #![deny(unsafe_code, reason = "rings are reached through safe, atomic words")]
 
 mod attr;
+pub mod like;
 pub mod ring;
 mod worker;
 
@@ -57,7 +58,7 @@ use rdma::post::{SendPoster, SendQueue};
 use rdma::{Access, CqKind, Destination, Memory, Nic, Places, QueuePair, QueuePairAttr, Region};
 
 use ring::{Consumer, RingLayout};
-use worker::{Built, Cells, Channel, Ring, Source, Worker};
+use worker::{Built, Cells, Channel, Ring, Source, Worker, failure_of};
 
 /// What a proxy has done. Workers count on their own; the sums are not of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

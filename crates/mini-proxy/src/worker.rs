@@ -540,7 +540,7 @@ impl Worker {
     }
 }
 
-fn failure_of(completion: &Completion) -> Failure {
+pub(crate) fn failure_of(completion: &Completion) -> Failure {
     let (why, syndrome, vendor) = match completion.ended {
         Ended::Failed { syndrome, vendor } => (Why::Completion, syndrome, vendor),
         Ended::Done => (Why::Completion, 0, 0),

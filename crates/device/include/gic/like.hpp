@@ -31,12 +31,24 @@ struct Like {
     GIC_FN static constexpr bool has(u32 step) { return (steps & step) != 0; }
     static constexpr bool gdaki = P == Peer::gdaki_exclusive || P == Peer::gdaki_cta || P == Peer::gdaki;
     static constexpr bool shared = P != Peer::gdaki_exclusive;
+    static constexpr bool proxied = is_proxied(P);
     // By threads of different blocks, each of which can rely on its put.
-    static constexpr bool between_blocks = shared && P != Peer::gdaki_cta && Without == 0;
+    static constexpr bool between_blocks =
+        shared && P != Peer::gdaki_cta && P != Peer::fabric_lib && Without == 0;
     static constexpr bool is_public = P == Peer::nvshmem;
     // Whose threads share the queue pair.
     static constexpr Scope scope = P == Peer::gdaki_cta ? Scope::block : Scope::gpu;
 };
+
+// A function that is called by the rules for what was compiled elsewhere: it saves its caller's registers, and reads
+// them again behind the last fence.
+template <class F>
+GIC_FN F* foreign(F* function) {
+#if GIC_ON_GPU
+    asm volatile("" : "+l"(function));
+#endif
+    return function;
+}
 
 template <class L>
 class LikeEndpoint {
@@ -104,16 +116,6 @@ class LikeEndpoint {
 #else
         return *tables_;
 #endif
-    }
-
-    // A function that is called by the rules for what was compiled elsewhere: it saves its caller's registers, and
-    // reads them again behind the last fence.
-    template <class F>
-    GIC_FN static F* foreign(F* function) {
-#if GIC_ON_GPU
-        asm volatile("" : "+l"(function));
-#endif
-        return function;
     }
 
     // ---- NVSHMEM and DeepEP -----------------------------------------------------------------------------------

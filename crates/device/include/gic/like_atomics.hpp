@@ -65,6 +65,35 @@ GIC_FN T fetch_add_elected(T* at, T value) {
 #endif
 }
 
+// As `fetch_add`, without acquiring.
+template <class T>
+GIC_FN T fetch_add_release_gpu(T* at, T value) {
+#if GIC_ON_GPU
+    GIC_PTX_ATOM_OF("release", "add", ".gpu")
+#else
+    return fetch_add<Scope::gpu>(at, value);
+#endif
+}
+
+// A byte that the other side of the bus polls.
+GIC_FN void store_mmio8(u8* at, u8 value) {
+#if GIC_ON_GPU
+    asm volatile("st.mmio.relaxed.sys.global.u8 [%0], %1;" ::"l"(at), "h"(static_cast<u16>(value))
+                 : "memory");
+#else
+    store_release<Scope::system>(at, value);
+#endif
+}
+GIC_FN u8 load_mmio8(const u8* at) {
+#if GIC_ON_GPU
+    u16 v;
+    asm volatile("ld.mmio.relaxed.sys.global.u8 %0, [%1];" : "=h"(v) : "l"(at) : "memory");
+    return static_cast<u8>(v);
+#else
+    return load_acquire<Scope::system>(at);
+#endif
+}
+
 // Half of a fence: what was written before, or what is read after. sm_90 and newer.
 template <Scope S>
 GIC_FN void fence_release() {

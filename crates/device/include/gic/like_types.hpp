@@ -1,4 +1,5 @@
-// What mini-gda is handed to put as a library does (like.hpp). Mirrored in crates/device/src/like.rs.
+// What mini-gda and mini-proxy are handed to put as a library does (like.hpp, like_proxy.hpp). Mirrored in
+// crates/device/src/like.rs.
 #pragma once
 
 #include "gic/gda_types.hpp"
@@ -14,17 +15,27 @@ enum class Peer : u32 {
     gdaki_cta = 3,         // ... a block's threads do
     gdaki = 4,             // ... the GPU's do: the default
     deepep = 5,            // DeepEP's low-latency put, on NVSHMEM's state
+    // By a CPU that posts:
+    nvshmem_proxy = 6,  // NVSHMEM 3.4's proxied put (the GPU's side of IBRC), public, and its quiet
+    gin_proxy = 7,      // NCCL 2.28 GIN's proxy, and the flush of all ranks
+    mscclpp = 8,        // MSCCL++'s FIFO, and a flush of the channel
+    uccl_ep = 9,        // UCCL-EP's FIFOs, and the quiet of all its proxies
+    fabric_lib = 10,    // fabric-lib's flag: the CPU knows the request already
 };
-constexpr u32 kPeers = 6;
+constexpr u32 kPeers = 11;
+
+GIC_FN constexpr bool is_proxied(Peer peer) {
+    return peer >= Peer::nvshmem_proxy;
+}
 
 // The steps of a put. Each can be left out, so that its cost can be told: a put that lacks one is there to be
 // measured, by one thread, and not to be relied on.
 enum Step : u32 {
-    kCall = 1 << 0,            // a function out of line, behind a look at whether the target is mapped
-    kQueue = 1 << 1,           // the queue pair by a counter in memory, divisions and a table
-    kKeys = 1 << 2,            // lkey, rkey and remote address by chunk
+    kCall = 1 << 0,   // a function out of line, behind a look at whether the target is mapped
+    kQueue = 1 << 1,  // the queue pair by a counter in memory, divisions and a table; a CPU's queue by memory
+    kKeys = 1 << 2,   // lkey, rkey and remote address by chunk
     kReserve = 1 << 3,         // an atomic on the reserve index; without: a load and a store
-    kSpace = 1 << 4,           // whether the slot is free, by the CQ
+    kSpace = 1 << 4,           // whether the slot is free, by the CQ or by the CPU's word
     kReadyFence = 1 << 5,      // wqe before ready index
     kReady = 1 << 6,           // the ready index moves in order; without: a store
     kLock = 1 << 7,            // around record and doorbell
@@ -32,8 +43,9 @@ enum Step : u32 {
     kEarlyDoorbell = 1 << 9,   // a fence and a doorbell before the record
     kRecordFence = 1 << 10,    // wqe before record
     kDoorbellFence = 1 << 11,  // record before doorbell
+    kPayloadOrder = 1 << 12,   // payload before descriptor
 };
-constexpr u32 kSteps = 12;
+constexpr u32 kSteps = 13;
 
 constexpr u32 kStepsNvshmem = kQueue | kKeys | kReserve | kSpace | kReadyFence | kReady | kLock | kProducer |
                               kRecordFence | kDoorbellFence;
@@ -45,6 +57,11 @@ GIC_FN constexpr u32 steps_of(Peer peer) {
     case Peer::nvshmem: return kStepsNvshmem | kCall;
     case Peer::nvshmem_internal: return kStepsNvshmem;
     case Peer::deepep: return kStepsNvshmem & ~kSpace;
+    case Peer::nvshmem_proxy: return kCall | kPayloadOrder | kReserve | kSpace;
+    case Peer::gin_proxy:
+    case Peer::uccl_ep: return kQueue | kPayloadOrder | kReserve | kSpace;
+    case Peer::mscclpp: return kPayloadOrder | kReserve | kSpace;
+    case Peer::fabric_lib: return kReserve;
     case Peer::gdaki_exclusive: return kStepsGdaki & ~(kReserve | kReadyFence | kProducer);
     default: return kStepsGdaki;
     }
@@ -107,6 +124,52 @@ struct LikeTables {
     ChunkKey lkeys[kMaxChunks];
     ChunkKey rkeys[kMaxChunks];
 };
+// What a proxied put asks of the CPU.
+enum class Asks : u32 {
+    put = 1,
+    flush = 2  // answered when all before it is completed
+};
+
+// Bytes from one of a queue's slots to the next.
+GIC_FN constexpr u32 slot_bytes_of(Peer peer) {
+    switch (peer) {
+    case Peer::nvshmem_proxy: return 32;
+    case Peer::gin_proxy: return 64;
+    case Peer::mscclpp: return 16;
+    case Peer::uccl_ep: return 32;  // of which it writes 16
+    case Peer::fabric_lib: return 64;
+    default: return 0;
+    }
+}
+
+// A slot's 8-byte words. Of many, each has a mark in its lowest bit and 7 bytes at most:
+//   remote offset (48), what is asked (8), mark | local offset, mark | bytes, mark | mark ...
+// Two: local offset (32), bytes (32) | mark (1), what is asked (4, from bit 32), remote offset (32). Bytes are never 0.
+// NVSHMEM's and MSCCL++'s mark is set in even laps. NCCL's is set always, and all words are zeroed when taken; so are
+// UCCL-EP's, whose words aren't 0.
+constexpr u32 kAsksShift = 8, kRemoteShift = 16, kWordShift = 8;
+constexpr u32 kPairAsksShift = 32;
+constexpr u64 kPairMark = u64{1} << 63;
+
+// A queue to the CPU, by the addresses of what the two sides keep of it. UCCL-EP has 8 for each of 4 proxies, NCCL one a
+// rank, of which the first is its own, fabric-lib one a thread: its flag, without a slot's words.
+struct LikeQueue {
+    u8* slots;           // host memory
+    u64* head;           // first slot that nobody has reserved; fabric-lib: blocks that are done
+    u64* tail;           // host memory: slots before it may be written again
+    u64* cached_tail;    // as it was last read
+    u64* asked;          // host memory: how far a quiet is asked for
+    u64* answered;       // host memory: how far it is answered; fabric-lib: a byte
+    const u64* failure;  // host memory: packed Failure, of all queues
+    const u64* mapped;   // where this GPU reaches the target itself; 0 where only the NIC does
+    u64 local;           // first bytes that offsets count from
+    u64 remote;
+    u32 log_depth;
+    u32 depth;
+};
+constexpr u32 kUcclProxies = 4, kUcclQueues = 8;
+
+static_assert(sizeof(LikeQueue) == 88, "mirrored by the host");
 static_assert(sizeof(LikeCq) == 32 && sizeof(LikeQp) == 256 && sizeof(LikeTables) == 80 + 32 * kMaxChunks,
               "mirrored by the host");
 

@@ -8,7 +8,7 @@ use super::program::{Launched, Program};
 use super::{CudaError, cache};
 use crate::choice::Choice;
 use crate::host::{Kernel, Relax};
-use crate::like::{Like, LikeArgs, LikeTables, TABLES};
+use crate::like::{Like, LikeArgs};
 use crate::proxy::{EnqueueArgs, ProxyChoice, ProxyKernel, ProxyRateArgs, ProxyRoundTripArgs};
 use crate::source::{
     Body, ENTRY, KernelKind, ProxyKernelKind, like_translation_unit, proxy_translation_unit,
@@ -73,17 +73,16 @@ impl Prepared {
         Self::of(gpu, &proxy_translation_unit(kind, choice), args)
     }
 
-    /// The kernel that puts as a library does, with the tables that it finds its way by. They are the kernel's own: two
-    /// sets of queue pairs are two of these.
+    /// The kernel that puts as a library does, with the bytes of what it finds its way by
+    /// ([`constant`](crate::like::Peer::constant)), where it has any. They are the kernel's own: two sets of queues are
+    /// two of these.
     ///
     /// # Errors
-    /// It can't be compiled or loaded.
-    pub fn like(gpu: &Arc<Gpu>, like: Like, tables: &LikeTables) -> Result<Self, CudaError> {
+    /// It can't be compiled or loaded, or the bytes are another variable's.
+    pub fn like(gpu: &Arc<Gpu>, like: Like, constant: &[u8]) -> Result<Self, CudaError> {
         let module = gpu.module(&cache::cubin(&like_translation_unit(like), gpu.info().arch)?)?;
-        // A put that looks nothing up has none.
-        match module.set(TABLES, tables.as_bytes()) {
-            Err(CudaError::NoSymbol { found: None, .. }) if like.peer.is_gdaki() => {}
-            other => other?,
+        if let Some(name) = like.peer.constant() {
+            module.set(name, constant)?;
         }
         Ok(Self { gpu: Arc::clone(gpu), program: module.program::<LikeArgs>(ENTRY)? })
     }
@@ -168,7 +167,7 @@ impl Prepared {
     /// As [`run`](Self::run).
     ///
     /// # Safety
-    /// As [`run`](Self::run); the tables that this value was made with lead to what still exists.
+    /// As [`run`](Self::run); what this value was made with leads to what still exists.
     pub unsafe fn run_like(
         &self,
         args: &LikeArgs,
