@@ -2,17 +2,20 @@
 //! wrong is an error in time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use device::cuda::{CudaError, Gpu, Place, Prepared};
 use device::host::launch_like;
-use device::like::{Like, LikeArgs, Peer};
+use device::like::{Like, LikeArgs, Peer, Step};
+use device::shared::Shared;
 use device::view::{Failure, Why};
 use mini_proxy::like::{LikeProxy, LikeProxyAttr};
 use mini_proxy::{Drive, ProxyError};
 use rdma::soft::{Engine, Fabric, FabricAttr, SoftNic};
-use rdma::{Access, Memory, Nic, Region};
+use rdma::{Access, Memory, Nic, Region, memory};
 use softnic::{FailWqe, Faults};
 use wire::cqe::Syndrome;
 
@@ -324,4 +327,83 @@ fn what_does_not_go_together_is_refused() {
     huge.length = (1 << 31) + 1;
     let error = refused(like, &attr(), &huge);
     assert!(matches!(error, ProxyError::LikeOffsets { bits: 31, .. }), "{error}");
+}
+
+fn gpu() -> Option<Arc<Gpu>> {
+    match Gpu::open(0) {
+        Ok(gpu) => Some(gpu),
+        Err(error @ (CudaError::NoDriver | CudaError::NoDevice { .. }))
+            if std::env::var_os("GICBENCH_REQUIRE_GPU").is_none() =>
+        {
+            let reason = format!("mini-proxy on a GPU: {error}");
+            eprintln!("SKIPPED: {reason}");
+            if let Some(path) = std::env::var_os("GICBENCH_SKIP_LOG") {
+                let mut log =
+                    std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+                writeln!(log, "{reason}").unwrap();
+            }
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// By three threads of different blocks where the put is made for them.
+#[test]
+fn gpu_threads_puts_arrive() {
+    const SAMPLES: u64 = 200;
+    let Some(gpu) = gpu() else { return };
+    for like in all() {
+        let pinned = Place::Pinned(Arc::clone(&gpu));
+        let own = Place::Gpu(Arc::clone(&gpu));
+        let engine = Engine::Thread { cpu: None };
+        let fabric = Fabric::open(&FabricAttr { engine, ..FabricAttr::default() }).unwrap();
+        let (near, far_nic) = (fabric.nic(0).clone(), fabric.nic(1).clone());
+        let region = |nic: &SoftNic| {
+            nic.register(&memory(&pinned, 8 * WORDS as usize).unwrap(), Access::all()).unwrap()
+        };
+        let (local, far) = (region(&near), region(&far_nic));
+        let threads = if like.takes_more_threads() { 3 } else { 1 };
+        let attr = LikeProxyAttr {
+            log_depth: Some(2),
+            producers: threads,
+            drive: Drive::Threads { cpus: Vec::new() },
+            deadline: Duration::from_secs(20),
+            rings_in: pinned.clone(),
+            state: own.clone(),
+            clock: gpu.clock().unwrap(),
+            ..LikeProxyAttr::default()
+        };
+        let proxy = LikeProxy::connect(near, far_nic.as_ref(), like, &attr, &local, &far).unwrap();
+        let words = |n: usize| Shared::at(&own, &vec![0u64; n]).unwrap();
+        let (ticks, failure) = (words(2 * 3 * SAMPLES as usize), words(3));
+        let args = LikeArgs {
+            threads,
+            slots: 5,
+            samples: SAMPLES,
+            issue: ticks.as_ptr(),
+            total: ticks.as_ptr().wrapping_add(3 * SAMPLES as usize),
+            failure: failure.as_ptr(),
+            ..proxy.args()
+        };
+        proxy.expect(&args);
+        let prepared = Prepared::like(&gpu, like, proxy.constant()).unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        // SAFETY: all that the addresses lead to outlives the launch.
+        unsafe { prepared.run_like(&args, None, until, &|| false) }.unwrap();
+        let failures: Vec<_> = failure.read().unwrap().into_iter().map(Failure::unpack).collect();
+        assert_eq!(failures, [None; 3], "{like}");
+        // Others order their payload for the GPU alone, or not at all.
+        let ordered = matches!(like.peer, Peer::GinProxy | Peer::Mscclpp | Peer::UcclEp);
+        if !ordered || like.without == Some(Step::PayloadOrder) {
+            continue;
+        }
+        for thread in 0..u64::from(threads) {
+            for slot in 0..5 {
+                let seen = far.memory.word(8 * (5 * thread + slot) as usize).load(Acquire);
+                let due = 1 + thread * SAMPLES + SAMPLES - 5 + slot;
+                assert_eq!(seen, due, "{like}: thread {thread}, slot {slot}");
+            }
+        }
+    }
 }
