@@ -70,6 +70,7 @@ const PUT: Variant = Variant {
     safety: SAFETY,
     scope: Scope::One,
     omits: "",
+    base: "",
 };
 
 const EVERY_FOURTH: Variant = Variant {
@@ -90,15 +91,19 @@ const NO_CHUNKS: Variant = Variant {
     round_trip: false,
     rate: None,
     omits: "the loop over chunks, the warp's shuffles and syncs",
+    base: PUT.name,
     ..PUT
 };
+
+/// A further part left out of that.
+const STEP: Variant = Variant { base: NO_CHUNKS.name, ..NO_CHUNKS };
 
 const NO_KEYS: Variant = Variant {
     name: "no-keys",
     about: "no-chunks with the keys known",
     number: 3,
     omits: "the chunk loop, and the look-ups of both keys and of the peer's base",
-    ..NO_CHUNKS
+    ..STEP
 };
 
 const NO_RESERVATION: Variant = Variant {
@@ -107,7 +112,7 @@ const NO_RESERVATION: Variant = Variant {
     number: 4,
     safety: Safety { sharing: Sharing::Exclusive, ..SAFETY },
     omits: "the chunk loop, and the atomic add on the reserve head",
-    ..NO_CHUNKS
+    ..STEP
 };
 
 const NO_FENCE: Variant = Variant {
@@ -115,7 +120,7 @@ const NO_FENCE: Variant = Variant {
     about: "no-chunks without __threadfence between WQE and publication",
     number: 5,
     omits: "the chunk loop, and the fence between the WQE and its publication",
-    ..NO_CHUNKS
+    ..STEP
 };
 
 const NO_ORDER: Variant = Variant {
@@ -124,7 +129,7 @@ const NO_ORDER: Variant = Variant {
     number: 6,
     safety: Safety { sharing: Sharing::Exclusive, ..SAFETY },
     omits: "the chunk loop, and the publication in order",
-    ..NO_CHUNKS
+    ..STEP
 };
 
 const NO_LOCK: Variant = Variant {
@@ -133,7 +138,7 @@ const NO_LOCK: Variant = Variant {
     number: 7,
     safety: Safety { sharing: Sharing::Exclusive, ..SAFETY },
     omits: "the chunk loop, and the lock",
-    ..NO_CHUNKS
+    ..STEP
 };
 
 const NO_RECORD_RELEASE: Variant = Variant {
@@ -141,7 +146,7 @@ const NO_RECORD_RELEASE: Variant = Variant {
     about: "no-chunks with a relaxed store of the doorbell record",
     number: 8,
     omits: "the chunk loop, and the record's release (the fence before the publication stays)",
-    ..NO_CHUNKS
+    ..STEP
 };
 
 const NO_DOORBELL_RELEASE: Variant = Variant {
@@ -150,5 +155,5 @@ const NO_DOORBELL_RELEASE: Variant = Variant {
     number: 9,
     safety: Safety { order: OrderScope::None, ..SAFETY },
     omits: "the chunk loop, and the doorbell's release",
-    ..NO_CHUNKS
+    ..STEP
 };

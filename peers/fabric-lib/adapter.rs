@@ -70,6 +70,7 @@ const FLAG: Variant = Variant {
     safety: SAFETY,
     scope: Scope::One,
     omits: "",
+    base: "",
 };
 
 const WATCHER: Variant = Variant {
@@ -98,5 +99,6 @@ const NO_COUNT: Variant = Variant {
     round_trip: false,
     safety: Safety { order: OrderScope::None, ..SAFETY },
     omits: "the count of blocks: an atomic addition with release at GPU scope, and its reset",
+    base: FLAG.name,
     ..FLAG
 };

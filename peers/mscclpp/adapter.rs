@@ -67,6 +67,7 @@ const PUT: Variant = Variant {
     safety: SAFETY,
     scope: Scope::One,
     omits: "",
+    base: "",
 };
 
 const FUSED_FLUSH: Variant = Variant {
@@ -125,4 +126,5 @@ const NO_RELEASE: Variant = Variant {
     ..STEP
 };
 
-const STEP: Variant = Variant { ops: &[PeerOp::Put], round_trip: false, rate: None, ..PUT };
+const STEP: Variant =
+    Variant { ops: &[PeerOp::Put], round_trip: false, rate: None, base: PUT.name, ..PUT };

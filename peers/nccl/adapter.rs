@@ -119,6 +119,7 @@ const GPU: Variant = Variant {
     safety: SHARED,
     scope: Scope::One,
     omits: "",
+    base: "",
 };
 
 const CTA: Variant = Variant {
@@ -240,6 +241,7 @@ const STEP: Variant = Variant {
     ops: &[PeerOp::Put],
     round_trip: false,
     rate: None,
+    base: GPU.name,
     ..GPU
 };
 
@@ -360,6 +362,7 @@ const EXCLUSIVE_STEP: Variant = Variant {
     about: "doca_gpu_dev_verbs_put's own calls, exclusive, without one",
     number: 120,
     safety: OWN,
+    base: EXCLUSIVE.name,
     ..STEP
 };
 
@@ -420,6 +423,7 @@ const PROXY_GIN: Variant = Variant {
     safety: Safety { order: OrderScope::System, ..SHARED },
     scope: Scope::All,
     omits: "",
+    base: "",
 };
 
 const PROXY_GIN_DESCRIPTOR: Variant = Variant {
@@ -462,6 +466,7 @@ const PROXY_STEP: Variant = Variant {
     ops: &[PeerOp::Put],
     round_trip: false,
     rate: None,
+    base: PROXY_PUT.name,
     ..PROXY_PUT
 };
 

@@ -87,6 +87,7 @@ const PUBLIC: Variant = Variant {
     safety: SAFETY,
     scope: Scope::All,
     omits: "",
+    base: "",
 };
 
 const PUBLIC_DC: Variant = Variant {
@@ -143,15 +144,19 @@ const NO_GROUPING: Variant = Variant {
     round_trip: false,
     rate: None,
     omits: "the grouping of a warp's lanes and the loop over chunks",
+    base: INTERNAL.name,
     ..INTERNAL
 };
+
+/// A further part left out of that.
+const STEP: Variant = Variant { base: NO_GROUPING.name, ..NO_GROUPING };
 
 const NO_QP_CHOICE: Variant = Variant {
     name: "no-qp-choice",
     about: "no-grouping with the queue pair known",
     number: 7,
     omits: "the grouping, and the choice of the queue pair",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_LOOKUP: Variant = Variant {
@@ -159,7 +164,7 @@ const NO_LOOKUP: Variant = Variant {
     about: "no-grouping with keys and remote address known",
     number: 8,
     omits: "the grouping, and the look-ups of both keys and of the peer's base",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_SPACE: Variant = Variant {
@@ -168,7 +173,7 @@ const NO_SPACE: Variant = Variant {
     number: 9,
     safety: Safety { space: SpaceCheck::No, ..SAFETY },
     omits: "the grouping, and the wait for room in the queue",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_FENCE_PUBLISH: Variant = Variant {
@@ -178,7 +183,7 @@ const NO_FENCE_PUBLISH: Variant = Variant {
     // Another thread may ring for a WQE that nothing ordered; one thread's own ring has fences of its own.
     safety: OWN,
     omits: "the grouping, and the fence between the WQE and its publication",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_PUBLISH: Variant = Variant {
@@ -187,7 +192,7 @@ const NO_PUBLISH: Variant = Variant {
     number: 11,
     safety: OWN,
     omits: "the grouping, the publication in order with its fence, and the choice of when to ring",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_LOCK: Variant = Variant {
@@ -196,7 +201,7 @@ const NO_LOCK: Variant = Variant {
     number: 12,
     safety: OWN,
     omits: "the grouping, and the doorbell's lock",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_FENCE_RECORD: Variant = Variant {
@@ -205,7 +210,7 @@ const NO_FENCE_RECORD: Variant = Variant {
     number: 13,
     safety: UNORDERED,
     omits: "the grouping, and the fence before the doorbell record",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const NO_FENCE_DOORBELL: Variant = Variant {
@@ -214,7 +219,7 @@ const NO_FENCE_DOORBELL: Variant = Variant {
     number: 14,
     safety: UNORDERED,
     omits: "the grouping, and the fence between record and doorbell",
-    ..NO_GROUPING
+    ..STEP
 };
 
 const PROXY_PUBLIC: Variant = Variant {

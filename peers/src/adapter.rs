@@ -104,6 +104,9 @@ pub struct Variant {
     /// The step of the library's own sequence that it leaves out, to tell what that step costs; empty for the
     /// library's own calls.
     pub omits: &'static str,
+    /// The variant of the same path that it is made from, and that its time is compared with to tell what the step
+    /// costs; empty for the library's own calls, and where no variant differs from it in that step alone.
+    pub base: &'static str,
 }
 
 /// Operations of the latency kernels.

@@ -308,6 +308,27 @@ fn another_version_is_tried_and_refused_by_name_where_its_structures_differ() {
 }
 
 #[test]
+fn a_step_is_told_by_an_earlier_variant_of_its_path_and_only_a_step_is() {
+    for path in peers::all().iter().flat_map(|adapter| adapter.paths) {
+        for (index, variant) in path.variants.iter().enumerate() {
+            let what = format!("{} {}", path.name, variant.name);
+            // A queue of another build of the library: no variant has it and the put around it.
+            let alone = what == "uccl-ep ring";
+            let is_step = !variant.omits.is_empty() && !alone;
+            assert_eq!(is_step, !variant.base.is_empty(), "{what}");
+            if !is_step {
+                continue;
+            }
+            // Of the earlier ones, so that no two are each other's.
+            let base = path.variants[..index].iter().find(|earlier| earlier.name == variant.base);
+            let base = base.unwrap_or_else(|| panic!("{what}: no {} before it", variant.base));
+            assert!(variant.ops.iter().all(|op| base.ops.contains(op)), "{what}");
+            assert_eq!(base.queue, variant.queue, "{what}");
+        }
+    }
+}
+
+#[test]
 fn a_path_without_the_library_says_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     for adapter in peers::all() {

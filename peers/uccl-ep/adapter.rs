@@ -66,6 +66,7 @@ const LOW_LATENCY: Variant = Variant {
     safety: SAFETY,
     scope: Scope::All,
     omits: "",
+    base: "",
 };
 
 const NORMAL: Variant = Variant {
@@ -84,6 +85,7 @@ const PUSH: Variant = Variant {
     rate: None,
     scope: Scope::Taken,
     omits: "the choice of the channel, the load of its address, the checks of the arguments",
+    base: LOW_LATENCY.name,
     ..LOW_LATENCY
 };
 
@@ -95,6 +97,8 @@ const RING: Variant = Variant {
     rate: Some(RateLanes::One),
     scope: Scope::One,
     omits: "as push; and that build's wait for fewer than 32 commands in flight",
+    // The put around this queue is another build's.
+    base: "",
     ..PUSH
 };
 
@@ -104,6 +108,7 @@ const NO_HANDLE: Variant = Variant {
     number: 4,
     round_trip: false,
     omits: "of push: the loads of the handle's fields",
+    base: PUSH.name,
     ..PUSH
 };
 
@@ -122,7 +127,8 @@ const NO_FENCE: Variant = Variant {
     number: 6,
     safety: Safety { order: OrderScope::None, ..SAFETY },
     omits: "of split: the release at system scope",
-    ..NO_HANDLE
+    base: SPLIT.name,
+    ..SPLIT
 };
 
 const NO_SPACE: Variant = Variant {
@@ -131,7 +137,8 @@ const NO_SPACE: Variant = Variant {
     number: 7,
     safety: Safety { space: SpaceCheck::No, ..SAFETY },
     omits: "of split: the load of the cached tail and the comparison with it",
-    ..NO_HANDLE
+    base: SPLIT.name,
+    ..SPLIT
 };
 
 const NO_RESERVE: Variant = Variant {
@@ -140,5 +147,6 @@ const NO_RESERVE: Variant = Variant {
     number: 8,
     safety: Safety { sharing: Sharing::Exclusive, ..SAFETY },
     omits: "of split: the atomic addition to the head in GPU memory",
-    ..NO_HANDLE
+    base: SPLIT.name,
+    ..SPLIT
 };

@@ -553,7 +553,7 @@ impl Bench {
         if ctx.check() {
             measurement = measurement.checked(self.wrong);
         }
-        let Variant { safety, scope, omits, .. } = self.variant;
+        let Variant { safety, scope, omits, base, .. } = self.variant;
         let known = self.compiled.found.known;
         measurement = measurement
             .detail("library", self.adapter.title)
@@ -569,6 +569,9 @@ impl Bench {
             .detail("queue_pairs", self.spec.qps);
         if !omits.is_empty() {
             measurement = measurement.detail("leaves_out", *omits);
+        }
+        if !base.is_empty() {
+            measurement = measurement.detail("step_of", *base);
         }
         if let (true, Some(consumer)) = (self.variant.queue == Queue::Cpu, self.library.consumer())
         {
