@@ -16,6 +16,10 @@ use crate::usage::{UsageError, nearest};
 pub enum AxisId {
     /// Way of posting of a library's path.
     Variant,
+    /// Library whose put mini-gda or mini-proxy is to make.
+    Like,
+    /// Step of that put that is left out.
+    Without,
     /// Operation.
     Op,
     /// Payload of one operation, in bytes; set by `-b`, `-e` and `-f`.
@@ -143,6 +147,46 @@ pub const AXES: &[Axis] = &[
         domain: Domain::Variants,
         help: "way of posting of a library: own (each of the library's own), steps (those that leave a step out, to \
                tell what it costs), default, all, or names",
+    },
+    Axis {
+        id: AxisId::Like,
+        name: "like",
+        domain: Domain::Words(&[
+            "none",
+            "nvshmem",
+            "nvshmem-internal",
+            "gdaki-exclusive",
+            "gdaki-cta",
+            "gdaki",
+            "deepep",
+            "nvshmem-proxy",
+            "gin-proxy",
+            "mscclpp",
+            "uccl-ep",
+            "fabric-lib",
+        ]),
+        help: "mini-gda or mini-proxy makes the put of that library: its choices in the smallest code",
+    },
+    Axis {
+        id: AxisId::Without,
+        name: "without",
+        domain: Domain::Words(&[
+            "none",
+            "call",
+            "queue",
+            "keys",
+            "reserve",
+            "space",
+            "ready-fence",
+            "ready",
+            "lock",
+            "producer",
+            "early-doorbell",
+            "record-fence",
+            "doorbell-fence",
+            "payload-order",
+        ]),
+        help: "a step of the put that --like names is left out, to tell what it costs",
     },
     Axis {
         id: AxisId::Op,
@@ -531,6 +575,16 @@ mod tests {
         same!(Conn, choice::Transport);
         same!(Progress, device::proxy::Progress);
         same!(Publish, device::proxy::Publish);
+        let or_none = |names: Vec<&'static str>| [vec!["none"], names].concat();
+        use device::like::{Peer, Step};
+        let sorted = |mut words: Vec<&'static str>| {
+            words.sort_unstable();
+            words
+        };
+        let peers = Peer::ALL.iter().map(|peer| peer.name()).collect();
+        assert_eq!(sorted(words(AxisId::Like)), sorted(or_none(peers)));
+        let steps = Step::ALL.iter().map(|step| step.name()).collect();
+        assert_eq!(words(AxisId::Without), or_none(steps));
         let profiles: Vec<&str> = softnic::Profile::ALL.iter().map(|p| p.name).collect();
         assert_eq!(words(AxisId::Profile), profiles);
     }

@@ -199,7 +199,7 @@ fn expand(
     for transport in transports {
         let mut axes = Vec::new();
         for used in experiment.axes().iter().filter(|used| used.applies_to(*transport)) {
-            let mut values = values_of(block, experiment, used, suite, named)?;
+            let mut values = values_of(block, experiment, (used, transports), suite, named)?;
             if used.axis == AxisId::Variant {
                 values = peer::chosen(*transport, experiment.name(), &values)?;
             }
@@ -258,7 +258,7 @@ fn expand(
 fn values_of(
     block: &Block,
     experiment: &dyn Experiment,
-    used: &AxisUse,
+    (used, transports): (&AxisUse, &[Transport]),
     suite: Suite,
     named: bool,
 ) -> Result<Vec<Value>, UsageError> {
@@ -268,18 +268,24 @@ fn values_of(
             Suite::Full => used.full,
         });
     };
-    let takes = |value: &&Value| {
+    let takes = |used: &AxisUse, value: &Value| {
         value.word().is_none_or(|word| used.takes.is_empty() || used.takes.contains(&word))
     };
-    let refused = given.iter().find(|value| !takes(value));
+    // What one transport has no notion of another may have.
+    let uses = || {
+        let of_axis = |one: &&AxisUse| one.axis == used.axis;
+        let chosen = |one: &&AxisUse| transports.iter().any(|transport| one.applies_to(*transport));
+        experiment.axes().iter().filter(of_axis).filter(chosen)
+    };
+    let refused = given.iter().find(|value| !uses().any(|used| takes(used, value)));
     match refused {
         Some(value) if named => Err(UsageError::NotTaken {
             flag: used.axis.flag(),
             value: value.to_string(),
             experiment: experiment.name().to_owned(),
-            nearest: used.takes.iter().map(|word| (*word).to_owned()).collect(),
+            nearest: uses().flat_map(|used| used.takes).map(|word| (*word).to_owned()).collect(),
         }),
-        _ => Ok(given.iter().filter(takes).copied().collect()),
+        _ => Ok(given.iter().filter(|value| takes(used, value)).copied().collect()),
     }
 }
 

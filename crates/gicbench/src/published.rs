@@ -121,6 +121,14 @@ const PLACES: &[Place] = &[
         when: POSTED_STORE,
     },
     Place {
+        key: "rate.nvshmem_ibgda",
+        what: "NVSHMEM's GPU-initiated transport",
+        experiment: "batching",
+        transport: Transport::Nvshmem,
+        metric: Metric::Rate,
+        when: &[(AxisId::Payload, "8")],
+    },
+    Place {
         key: "rate.nic_ceiling",
         what: "the NIC's ceiling",
         experiment: "batching",
@@ -151,6 +159,8 @@ const PLAIN_PUT: &[(AxisId, &str)] = &[
     (AxisId::Payload, "8"),
     (AxisId::Conn, "rc"),
     (AxisId::Order, "gpu-release"),
+    (AxisId::Sharing, "exclusive"),
+    (AxisId::Like, "none"),
 ];
 
 const BASELINE_HANDOFF: &[(AxisId, &str)] = &[
@@ -287,6 +297,8 @@ mod tests {
             (AxisId::Payload, "64"),
             (AxisId::Order, "none"),
             (AxisId::Conn, "dc"),
+            (AxisId::Sharing, "thread"),
+            (AxisId::Like, "gdaki"),
         ] {
             let mut values = PLAIN_PUT.to_vec();
             for value in values.iter_mut().filter(|value| value.0 == axis) {

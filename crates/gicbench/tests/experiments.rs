@@ -79,6 +79,15 @@ fn each_experiment_measures_checked_data_and_names_its_stand_ins() {
         ("bandwidth -b 8 -e 64K -f 64", 6),
         ("bandwidth --transport mini-gda --op get -b 4K -e 4K", 1),
         ("latency --transport mini-gda --op put --profile cx7-ndr200", 3),
+        ("latency --transport mini-gda,mini-proxy --op put --like nvshmem,gdaki,deepep", 6),
+        (
+            "latency --op put --transport mini-proxy --like nvshmem-proxy,gin-proxy,mscclpp,uccl-ep,fabric-lib",
+            10,
+        ),
+        (
+            "latency --op put --transport mini-gda --like gdaki --without none,lock,early-doorbell",
+            6,
+        ),
     ] {
         let (output, record) = run(arguments);
         let measurements = record["measurements"].as_array().expect("measurements");

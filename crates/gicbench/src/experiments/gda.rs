@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use device::choice::{Choice, Sharing, Signalling};
+use device::choice::{Choice, Order, Sharing, Signalling};
 use device::cuda::Prepared;
 use device::host::Kernel;
 use device::shared::Shared;
 use device::source::KernelKind;
 use device::view::{LatencyArgs, Local, Op, QuietScope, RateArgs, Remote, RoundTripArgs};
 use mini_gda::{Gda, GdaAttr};
+use peers::{OrderScope, SpaceCheck};
 use rdma::Region;
 
 use crate::context::RunContext;
@@ -389,7 +390,8 @@ impl Bench {
         if ctx.check() {
             measurement = measurement.checked(self.wrong);
         }
-        Ok(measurement
+        Ok(self
+            .safety(measurement)
             .detail("sq_blocks", 1u64 << self.spec.log_blocks)
             .detail("order", self.spec.choice.order.name())
             .detail("sharing", self.spec.choice.sharing.name())
@@ -400,6 +402,26 @@ impl Bench {
             .detail("transport_service", self.spec.choice.transport.name())
             .detail("max_blocks", self.spec.choice.max_blocks)
             .detail("payload_slots", self.slots.slots))
+    }
+
+    /// What it is safe for, in the terms in which libraries' paths are described.
+    fn safety(&self, measurement: Measurement) -> Measurement {
+        let Choice { order, sharing, .. } = self.spec.choice;
+        let sharing = match sharing {
+            Sharing::Exclusive => peers::Sharing::Exclusive,
+            Sharing::Thread | Sharing::Warp => peers::Sharing::Gpu,
+        };
+        let order = match order {
+            Order::None => OrderScope::None,
+            Order::GpuRelease | Order::GpuFence => OrderScope::Gpu,
+            Order::ReleaseFenceMmio | Order::SystemFence | Order::AsyncMmio => OrderScope::System,
+        };
+        let bare = self.bare && self.spec.choice.checked == 0;
+        let space = if bare { SpaceCheck::No } else { SpaceCheck::Yes };
+        measurement
+            .detail("sharing_scope", sharing.name())
+            .detail("order_scope", order.name())
+            .detail("space_check", space.name())
     }
 
     /// Signals and atomics are counted at the target: none may be missing or twice.
@@ -449,10 +471,15 @@ pub(super) fn issue_and_completion(
 ) -> Result<Vec<Measurement>, PointError> {
     let mut bench = Bench::new(ctx, point, spec)?;
     let samples = bench.latency(ctx, op, scope)?;
-    Ok(vec![
-        bench.finish(ctx, Measurement::issue(samples.issue))?,
-        bench.finish(ctx, Measurement::put_completion(samples.total))?,
-    ])
+    let measured = [Measurement::issue(samples.issue), Measurement::put_completion(samples.total)];
+    let scope = match scope {
+        QuietScope::One => "one",
+        QuietScope::Used => "used",
+        QuietScope::All => "all",
+    };
+    let finish =
+        |measurement| Ok(bench.finish(ctx, measurement)?.detail("completion_scope", scope));
+    measured.into_iter().map(finish).collect()
 }
 
 /// An 8-byte put and the remote thread's put in reply.

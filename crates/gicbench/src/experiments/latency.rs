@@ -2,7 +2,7 @@
 
 use super::gda::{self, Spec};
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
-use super::{peer, proxy};
+use super::{like, peer, proxy};
 use device::choice::{self, Choice};
 use device::proxy::ProxyOp;
 use device::view::{Op, QuietScope};
@@ -40,6 +40,14 @@ impl Experiment for Latency {
     fn axes(&self) -> &'static [AxisUse] {
         const AXES: &[AxisUse] = &[
             AxisUse::new(AxisId::Variant, "own", "own").only(Transport::PEERS),
+            AxisUse::new(AxisId::Like, "none", like::GDA)
+                .only(&[Transport::MiniGda])
+                .takes(like::GDA_WORDS),
+            AxisUse::new(AxisId::Like, "none", like::PROXY)
+                .only(&[Transport::MiniProxy])
+                .takes(like::PROXY_WORDS),
+            AxisUse::new(AxisId::Without, "none", "none")
+                .only(&[Transport::MiniGda, Transport::MiniProxy]),
             AxisUse::new(AxisId::Op, "put,get,atomic,put-signal", "put,get,atomic,put-signal"),
             AxisUse::new(AxisId::Payload, "8", "8,64,512,4K,32K,256K,1M"),
             AxisUse::new(AxisId::Conn, "rc", "rc,dc").only(&[Transport::MiniGda]),
@@ -73,6 +81,7 @@ impl Experiment for Latency {
                 nearest: vec!["put".to_owned()],
             });
         }
+        like::possible(point)?;
         if is(AxisId::Op, "atomic") && point.number(AxisId::Payload) != Ok(8) {
             return Err(Impossible {
                 axis: AxisId::Payload,
@@ -103,6 +112,9 @@ impl Experiment for Latency {
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if point.transport.is_peer() {
             return peer::latency(ctx, point);
+        }
+        if let Some(like) = like::of(point)? {
+            return like::issue_and_completion(ctx, point, like);
         }
         if point.transport == Transport::MiniProxy {
             return proxied(ctx, point);

@@ -12,6 +12,7 @@ mod gda;
 mod handoff;
 mod inline;
 mod latency;
+mod like;
 mod loaded;
 mod ordering;
 mod payload;

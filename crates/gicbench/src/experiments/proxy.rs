@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use device::proxy::{
     Descriptor, EnqueueArgs, Handoff, Producers, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
-    ProxyRoundTripArgs, Until,
+    ProxyRoundTripArgs, Publish, Until,
 };
 use device::shared::Shared;
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
+use peers::{OrderScope, SpaceCheck};
 use rdma::{Nic, Region};
 
 use crate::context::RunContext;
 use crate::cpus::Assignment;
-use crate::measurement::{Measurement, MemoryKind};
+use crate::measurement::{Measurement, MemoryKind, Metric};
 use crate::point::{Point, PointError};
 use crate::quantity::{GBs, MMsgs, Micros};
 
@@ -378,7 +379,22 @@ impl Bench {
             Handoff::ProducerCounter => (1, 1),
             _ => (self.spec.chain, self.spec.signal_every),
         };
+        // What it is safe for, in the terms in which libraries' paths are described.
+        let shared = choice.producers == Producers::Many;
+        let sharing = if shared { peers::Sharing::Gpu } else { peers::Sharing::Exclusive };
+        let order = match choice.publish {
+            Publish::Release => OrderScope::System,
+            Publish::Posted => OrderScope::None,
+        };
+        let scope = match measurement.metric {
+            Metric::Consumed => peers::Scope::Taken,
+            _ => peers::Scope::One,
+        };
         Ok(measurement
+            .detail("sharing_scope", sharing.name())
+            .detail("order_scope", order.name())
+            .detail("space_check", SpaceCheck::Yes.name())
+            .detail("completion_scope", scope.name())
             .detail("producers", self.spec.threads)
             .detail("reserve", reserve)
             .detail("progress", choice.progress.name())

@@ -11,6 +11,7 @@ use device::choice::{Choice, MemoryPlace, Observer, Order};
 use device::clock::Clock;
 use device::cuda::{CudaError, Gpu, Launched, Place, Prepared};
 use device::host::{self, Kernel, LaunchError, Relax};
+use device::like::{Like, LikeArgs};
 use device::proxy::{ProxyChoice, ProxyKernel};
 use device::shared::Shared;
 use rdma::soft::{Engine, Fabric, FabricAttr};
@@ -353,6 +354,29 @@ impl Rig {
         self.on_the_gpu(ctx, failures, check, |until, give_up| {
             // SAFETY: as above; all of it is memory that the GPU reaches.
             unsafe { prepared.run_proxy(kernel, self.relax(relax), until, give_up) }
+        })
+    }
+
+    /// The same for the kernel that puts as a library does; `prepared` where a GPU runs it.
+    pub fn launch_like(
+        &self,
+        ctx: &RunContext,
+        (like, prepared): (Like, Option<&Prepared>),
+        args: &LikeArgs,
+        relax: &dyn Relax,
+        (failures, check): (&Shared<u64>, &dyn Fn(u64) -> Result<(), PointError>),
+    ) -> Result<f64, PointError> {
+        let Some(prepared) = prepared else {
+            let cpus = &self.cpus.submitters;
+            // SAFETY: the callers' queues, regions and buffers outlive the call and have the sizes that are said.
+            unsafe { host::launch_like(like, args, cpus, self.relax(relax)) }
+                .map_err(launch_error)?;
+            self.checked(failures, check)?;
+            return Ok(self.clock.ticks_per_us * 1e6);
+        };
+        self.on_the_gpu(ctx, failures, check, |until, give_up| {
+            // SAFETY: as above; all of it is memory that the GPU reaches.
+            unsafe { prepared.run_like(args, self.relax(relax), until, give_up) }
         })
     }
 
