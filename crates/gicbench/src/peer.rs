@@ -135,7 +135,11 @@ impl Prepared {
             Ok(tools) => {
                 Compiled::new(adapter, paths, arch, tools).map(drop).map_err(|e| e.to_string())
             }
-            Err(error) => Err(error.to_string()),
+            // A library that isn't there is the first thing to be said.
+            Err(error) => {
+                let found = peers::find(adapter, paths).map_err(|error| error.to_string());
+                found.and(Err(error.to_string()))
+            }
         };
         let compile = &compile;
         std::thread::scope(|scope| {

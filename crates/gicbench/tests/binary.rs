@@ -50,6 +50,13 @@ fn bad_usage_is_2_and_says_what_would_do() {
         (&["run", "--json", "-"], "standard output"),
         (&["run", "--json", "run.json", "--csv", "./run.json"], "--csv"),
         (&["run", "--check", "maybe"], "off"),
+        (&["run", "latency", "--peer-path", "msclpp=/tmp"], "names are nvshmem"),
+        (&["list", "--peer-path", "/tmp"], "NAME=DIR"),
+        (&["run", "latency", "--transport", "gdaki", "--variant", "public"], "no-publish"),
+        (&["run", "latency", "--transport", "gdkai"], "gdaki"),
+        (&["run", "latency", "--like", "gdaki", "--op", "get"], "nearest: put"),
+        (&["run", "latency", "--like", "gdaki", "--without", "keys"], "early-doorbell"),
+        (&["run", "latency", "--without", "lock"], "nearest: none"),
         (&["decode", "cqe", "xyz"], "hexadecimal"),
         (&["rum"], "run"),
     ] {
@@ -98,8 +105,72 @@ fn nothing_that_can_run_is_3_with_the_reason() {
 }
 
 #[test]
+fn a_library_that_cannot_be_measured_is_not_run_with_what_to_do_and_the_rest_is() {
+    let record = tempfile::tempdir().expect("a directory");
+    let path = record.path().join("run.json");
+    let here = record.path().display();
+    let ran = gicbench(&[
+        "run",
+        "latency",
+        "--transport",
+        "mini-proxy,mscclpp,uccl-ep",
+        "--op",
+        "put",
+        "--submitter",
+        "host",
+        "--peer-path",
+        &format!("uccl-ep={here}"),
+        "-n",
+        "8",
+        "-w",
+        "0",
+        "--json",
+        path.to_str().expect("UTF-8"),
+    ])
+    .code(4);
+    for word in [
+        "git clone https://github.com/microsoft/mscclpp",
+        &format!("{here} is not UCCL-EP") as &str,
+        "PARTIAL",
+    ] {
+        assert!(stdout(&ran).contains(word), "{word}: {}", stdout(&ran));
+    }
+    let record = std::fs::read_to_string(path).expect("a record");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    assert_eq!(record["parameters"]["peer_paths"][0], format!("uccl-ep={here}"));
+    let measured = record["measurements"].as_array().expect("measurements");
+    assert!(!measured.is_empty() && measured.iter().all(|row| row["transport"] == "mini-proxy"));
+}
+
+#[test]
+fn a_point_worker_measures_what_it_is_asked_for_and_ends_with_its_input() {
+    let ask = r#"gicbench-point {"settings":{"check":true,"seed":1,"deadline_s":20.0,"engine":"auto"},"point":{
+        "experiment":"handoff","transport":"mini-proxy","submitter":"host","nic":"soft","parameters":{"payload":8,
+        "handoff":"lap-parity","producers":1,"reserve":"owned","progress":"cached","publish":"release","profile":"none",
+        "ops":8,"warmup":0,"duration_s":null}}}"#
+        .replace('\n', "");
+    let ran = Command::cargo_bin("gicbench")
+        .expect("the binary")
+        .arg("point-worker")
+        .write_stdin(format!("something else\n{ask}\n{ask}\n"))
+        .assert()
+        .code(0);
+    let out = stdout(&ran);
+    let answers: Vec<&str> =
+        out.lines().filter_map(|line| line.strip_prefix("gicbench-point ")).collect();
+    assert_eq!(answers.len(), 2, "{out}");
+    for answer in answers {
+        let answer: serde_json::Value = serde_json::from_str(answer).expect("JSON");
+        assert_eq!(answer["rows"].as_array().map(Vec::len), Some(3), "{answer}");
+        assert_eq!(answer["spent"], false, "{answer}");
+    }
+}
+
+#[test]
 fn list_and_doctor_print_for_people_and_as_json() {
-    for (command, word) in [("list", "latency"), ("doctor", "cores")] {
+    for (command, word) in
+        [("list", "latency"), ("list", "mscclpp"), ("doctor", "cores"), ("doctor", "MSCCL++")]
+    {
         assert!(stdout(&gicbench(&[command]).code(0)).contains(word));
         let json = stdout(&gicbench(&[command, "--json"]).code(0));
         let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
