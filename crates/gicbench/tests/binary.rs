@@ -130,7 +130,7 @@ fn a_library_that_cannot_be_measured_is_not_run_with_what_to_do_and_the_rest_is(
     .code(4);
     for word in [
         "git clone https://github.com/microsoft/mscclpp",
-        &format!("{here} is not UCCL-EP") as &str,
+        &format!("uccl-ep={here}: UCCL-EP isn't there") as &str,
         "PARTIAL",
     ] {
         assert!(stdout(&ran).contains(word), "{word}: {}", stdout(&ran));
