@@ -53,8 +53,9 @@ struct Answer {
 pub struct Worker {
     /// The command that the process is started with: this program's own.
     command: Vec<OsString>,
-    /// What an answer may take beside the point's deadline.
-    margin: Duration,
+    /// What an answer may take beside the point's deadline, and a new process's first one beside that.
+    grace: Duration,
+    start: Duration,
     running: Option<Running>,
 }
 
@@ -64,7 +65,8 @@ impl Default for Worker {
         let program = std::env::current_exe().unwrap_or_default();
         Worker {
             command: vec![program.into(), COMMAND.into()],
-            margin: START + GRACE,
+            grace: GRACE,
+            start: START,
             running: None,
         }
     }
@@ -125,9 +127,11 @@ impl Worker {
         settings: &Settings,
         interrupt: &Interrupt,
     ) -> Result<Option<Answer>, String> {
+        let mut margin = self.grace;
         let running = match &mut self.running {
             Some(running) => running,
             None => {
+                margin += self.start;
                 let started = start(&self.command);
                 self.running.insert(started.map_err(|e| format!("no process to measure it: {e}"))?)
             }
@@ -137,7 +141,7 @@ impl Worker {
         // A process that is gone doesn't read; its last words and its status tell more than the broken pipe.
         let _ = writeln!(running.input, "{MARK}{ask}").and_then(|()| running.input.flush());
         let patience = Duration::try_from_secs_f64(settings.deadline_s).unwrap_or(Duration::MAX);
-        let until = Instant::now().checked_add(patience.saturating_add(self.margin));
+        let until = Instant::now().checked_add(patience.saturating_add(margin));
         // The library's own last words say most when its process ends.
         let mut last = String::new();
         let mut asked_to_end: Option<Instant> = None;
@@ -291,7 +295,8 @@ mod tests {
     fn worker(script: &str) -> Worker {
         Worker {
             command: ["sh", "-c", script].map(OsString::from).to_vec(),
-            margin: Duration::from_millis(300),
+            grace: Duration::from_millis(100),
+            start: Duration::from_millis(200),
             running: None,
         }
     }
