@@ -2,7 +2,7 @@
 //! inlining saves, how a time grows with queue pairs, what chaining gains. Where a record lacks one of the
 //! points, there is no quantity.
 
-use super::entry::{Coordinate, LIMITS, parameter};
+use super::entry::{Coordinate, LIMITS, is_its_own, parameter, said};
 use super::figures::{is, prefer};
 use super::{notes, words};
 use crate::published::Published;
@@ -251,6 +251,7 @@ impl Quantity {
         let fits = |row: &&Row| {
             row.point.experiment == self.experiment
                 && row.metric == self.metric
+                && is_its_own(row)
                 && self.when.iter().all(|(name, value)| is(row, name, value))
         };
         let all: Vec<&Row> = rows.iter().filter(fits).collect();
@@ -270,7 +271,11 @@ impl Quantity {
         if let How::Beside(other) = self.how {
             for (_, members) in &mut groups {
                 let Some(first) = members.first().copied() else { continue };
-                let like = |row: &&&Row| row.point.transport == other && is_like(first, row);
+                let like = |row: &&&Row| {
+                    row.point.transport == other
+                        && is_like(first, row)
+                        && is_shared_alike(first, row)
+                };
                 members.extend(all.iter().filter(like));
             }
         }
@@ -420,6 +425,13 @@ fn is_like(one: &Row, other: &Row) -> bool {
             .find(|(known, _)| known == name)
             .is_none_or(|(_, same)| same == value)
     })
+}
+
+/// Whether two points say the same of how threads share a queue pair, where both say it: only one of them may have the
+/// axis.
+fn is_shared_alike(one: &Row, other: &Row) -> bool {
+    let both = said(one, "sharing").zip(said(other, "sharing"));
+    both.is_none_or(|(one, other)| one == other)
 }
 
 fn points(rows: &[&Row], x: impl Fn(&Row) -> Option<f64>) -> (Vec<f64>, Vec<f64>) {

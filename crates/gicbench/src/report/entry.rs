@@ -203,6 +203,22 @@ pub(super) fn grouped<'a, K: PartialEq>(
     groups
 }
 
+/// A text among the details of a measurement; none where it is empty.
+pub(super) fn said<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
+    row.details.get(name)?.as_str().filter(|text| !text.is_empty())
+}
+
+/// A parameter in words.
+pub(super) fn word<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
+    row.point.parameters.get(name)?.as_str()
+}
+
+/// Whether a measurement is of its transport's own way: one that makes a library's choices isn't, nor is one that lacks
+/// a step.
+pub(super) fn is_its_own(row: &Row) -> bool {
+    word(row, "like").is_none_or(|library| library == "none") && said(row, "leaves_out").is_none()
+}
+
 impl Entry<'_> {
     /// A number among the details of the measurement.
     pub fn fact(&self, name: &str) -> Option<f64> {

@@ -1,6 +1,6 @@
 //! The figures: the measurements that a reader asks for first, each beside the published one.
 
-use super::entry::{Coordinate, Entry, MACHINE, Source, parameter, varying};
+use super::entry::{Coordinate, Entry, MACHINE, Source, is_its_own, parameter, varying};
 use super::picture::labelled;
 use crate::record::Row;
 
@@ -191,7 +191,8 @@ pub(super) fn figures<'a>(sources: &[Source], entries: &[Entry<'a>]) -> Vec<Line
             Pick::Each => found.clone(),
             // What the greatest was reached with is told apart from the points that it was chosen from.
             Pick::Greatest => {
-                let same = |e: &&Entry| e.row.point.experiment == figure.experiment;
+                let same =
+                    |e: &&Entry| e.row.point.experiment == figure.experiment && is_its_own(e.row);
                 entries.iter().filter(same).copied().collect()
             }
         };
@@ -232,6 +233,7 @@ impl Figure {
             entry.row.point.experiment == self.experiment
                 && entry.row.point.transport == self.transport
                 && entry.row.metric == self.metric
+                && is_its_own(entry.row)
                 && self.when.iter().all(|one| has(entry, one))
         };
         let all: Vec<Entry<'a>> = entries.iter().filter(fits).copied().collect();

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::beside::{ABOUT, Column, Part, STAND_IN, Section, beside};
 use super::derived::{Derived, derive};
 use super::entry::{Entry, Source, entries};
 use super::figures::figures;
@@ -11,13 +12,14 @@ use super::words::{self, NONE};
 use crate::published::Published;
 use crate::record::Row;
 
-/// The figures, the derived quantities, and what their letters mean.
+/// The figures, the derived quantities, the libraries, and what their letters mean.
 pub(super) fn markdown(sources: &[Source], published: &Published) -> String {
     let all = entries(sources);
     let mut text = String::new();
     let figures = figures_table(&mut text, sources, &all);
     let derived = derived_table(&mut text, sources, published);
-    if !figures && !derived {
+    let libraries = libraries(&mut text, sources, &all, published);
+    if !figures && !derived && !libraries {
         text.push_str("No measurement of these records is one of the figures.\n");
         return text;
     }
@@ -105,6 +107,50 @@ fn derived_table(text: &mut String, sources: &[Source], published: &Published) -
     true
 }
 
+/// Whether there are any.
+fn libraries(text: &mut String, sources: &[Source], all: &[Entry], published: &Published) -> bool {
+    let Some(beside) = beside(sources, all, published) else { return false };
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let _ = writeln!(text, "**Beside the libraries.** {} {}", escaped(ABOUT), escaped(STAND_IN));
+    for part in &beside.parts {
+        if let Part::Section(section) = part {
+            text.push('\n');
+            section_table(text, section);
+        }
+    }
+    true
+}
+
+fn section_table(text: &mut String, section: &Section) {
+    let Section { title, lead, heads, groups, notes } = section;
+    let _ = write!(text, "**{}.**", escaped(title));
+    let _ = match lead.as_str() {
+        "" => writeln!(text),
+        lead => writeln!(text, " {}.", escaped(lead)),
+    };
+    text.push('\n');
+    let has_paths = groups.iter().any(|group| !group.path.is_empty());
+    let path = has_paths.then(|| ("path".to_owned(), false));
+    let heads = heads.iter().map(|head| (head.name.to_owned(), head.shape == Column::Number));
+    let (names, is_number): (Vec<String>, Vec<bool>) = path.into_iter().chain(heads).unzip();
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for group in groups {
+        rows.extend(group.rows.iter().map(|row| {
+            let path = has_paths.then(|| group.path.clone());
+            path.into_iter().chain(row.iter().map(ToString::to_string)).collect()
+        }));
+    }
+    aligned(text, &names, &is_number, &rows);
+    text.push('\n');
+    let said = groups.iter().filter(|group| !group.about.is_empty());
+    let said = said.map(|group| format!("{}: {}.", group.path, group.about));
+    for line in said.chain(notes.iter().cloned()) {
+        let _ = writeln!(text, "{}  ", escaped(&line));
+    }
+}
+
 fn titled(transport: &str, title: &str, at: &str) -> String {
     if at.is_empty() {
         format!("{transport} {title}")
@@ -122,19 +168,22 @@ pub(super) fn published_of(one: &Derived) -> String {
 }
 
 fn table(text: &mut String, head: &[String], rows: &[Vec<String>]) {
+    let is_number = |name: &String| {
+        name.ends_with("p50") || matches!(name.as_str(), "p99" | "ratio" | "published" | "measured")
+    };
+    let is_number: Vec<bool> = head.iter().map(is_number).collect();
+    aligned(text, head, &is_number, rows);
+}
+
+/// A table; columns of numbers stand to the right.
+fn aligned(text: &mut String, head: &[String], is_number: &[bool], rows: &[Vec<String>]) {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
         format!("| {} |", cells.join(" | "))
     };
     let _ = writeln!(text, "{}", line(head));
-    let rule: Vec<String> = head
-        .iter()
-        .map(|name| {
-            let is_number = name.ends_with("p50")
-                || matches!(name.as_str(), "p99" | "ratio" | "published" | "measured");
-            (if is_number { "--:" } else { "---" }).to_owned()
-        })
-        .collect();
+    let rule: Vec<&str> =
+        is_number.iter().map(|is_number| if *is_number { "--:" } else { "---" }).collect();
     // The rule is the table's own and isn't escaped.
     let _ = writeln!(text, "|{}|", rule.join("|"));
     for row in rows {

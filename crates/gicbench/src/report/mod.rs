@@ -5,6 +5,7 @@
 
 pub mod derived;
 
+mod beside;
 mod entry;
 mod figures;
 mod markdown;

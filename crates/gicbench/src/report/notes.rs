@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::entry::Entry;
+use super::words;
 use crate::record::Row;
 
 /// A letter that marks a row, and why it does; none where it doesn't.
@@ -35,6 +36,23 @@ pub(super) fn meaning(letter: char) -> &'static str {
 /// The letters of a row.
 pub(super) fn letters(row: &Row) -> String {
     NOTES.iter().filter(|(_, why)| why(row).is_some()).map(|(letter, _)| *letter).collect()
+}
+
+/// The published figures that stand beside the entries, a line a source.
+pub(super) fn published(entries: &[Entry]) -> Vec<String> {
+    let mut figures: Vec<(&str, Vec<String>)> = Vec::new();
+    for figure in entries.iter().filter_map(|entry| entry.row.reference.as_ref()) {
+        let (value, unit) = (words::printed(figure.value), words::unit(&figure.unit));
+        let one = format!("{value} {unit} ({})", figure.what);
+        match figures.iter_mut().find(|(source, _)| *source == figure.source) {
+            Some((_, of_source)) if of_source.contains(&one) => {}
+            Some((_, of_source)) => of_source.push(one),
+            None => figures.push((&figure.source, vec![one])),
+        }
+    }
+    let line =
+        |(source, all): (&str, Vec<String>)| format!("Published in {source}: {}.", all.join("; "));
+    figures.into_iter().map(line).collect()
 }
 
 /// Each letter that stands at one of the entries, with each of its reasons.

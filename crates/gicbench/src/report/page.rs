@@ -1,6 +1,7 @@
-//! The page: head, figures, derived quantities, and a section an experiment.
+//! The page: head, figures, derived quantities, the libraries, and a section an experiment.
 
 mod about;
+mod beside;
 mod rows;
 mod summary;
 
@@ -41,9 +42,16 @@ pub(super) fn page(sources: &[Source], registry: &Registry, published: &Publishe
     page.open("body", &[]);
     patterns(&mut page);
     about::head(&mut page, sources);
+    let libraries = beside::find(sources, &all, published);
     if !experiments.is_empty() {
         page.open("nav", &[("aria-label", &"experiments")]);
         page.open("ul", &[]);
+        if libraries.is_some() {
+            page.open("li", &[]);
+            let target = format!("#{}", beside::TARGET);
+            page.element("a", &[("href", &target)], &beside::TITLE);
+            page.close();
+        }
         for (number, experiment) in experiments.iter().enumerate() {
             page.open("li", &[]);
             let target = format!("#experiment-{}", number + 1);
@@ -58,6 +66,9 @@ pub(super) fn page(sources: &[Source], registry: &Registry, published: &Publishe
     about::missing(&mut page, sources);
     if !all.is_empty() {
         summary::legend(&mut page);
+    }
+    if let Some(libraries) = &libraries {
+        beside::section(&mut page, libraries);
     }
     for (number, experiment) in experiments.iter().enumerate() {
         let id = format!("experiment-{}", number + 1);
@@ -171,20 +182,7 @@ fn section_notes(
             words::counted(undrawable, "value")
         ));
     }
-    let mut figures: Vec<(&str, Vec<String>)> = Vec::new();
-    for figure in entries.iter().filter_map(|entry| entry.row.reference.as_ref()) {
-        let (value, unit) = (words::printed(figure.value), words::unit(&figure.unit));
-        let one = format!("{value} {unit} ({})", figure.what);
-        match figures.iter_mut().find(|(source, _)| *source == figure.source) {
-            Some((_, of_source)) if of_source.contains(&one) => {}
-            Some((_, of_source)) => of_source.push(one),
-            None => figures.push((&figure.source, vec![one])),
-        }
-    }
-    let figures = figures.into_iter();
-    let figures =
-        figures.map(|(source, all)| format!("Published in {source}: {}.", all.join("; ")));
-    lines.extend(figures);
+    lines.extend(notes::published(entries));
     for source in sources {
         let of = if sources.len() > 1 { format!(" in {}", source.label) } else { String::new() };
         for (what, missing) in

@@ -7,6 +7,9 @@ use crate::record::Row;
 /// What stands where there is nothing.
 pub(super) const NONE: &str = "–";
 
+/// What stands where a record should say something and doesn't.
+pub(super) const NOT_SAID: &str = "not said";
+
 /// Metrics in words.
 const METRICS: &[(&str, &str)] = &[
     ("issue_us", "issue"),
@@ -91,6 +94,18 @@ pub(super) fn number(value: f64) -> String {
 /// A measured number, or what stands where there is none.
 pub(super) fn number_or_none(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), number)
+}
+
+/// A difference of measured times in µs, with its sign; less than half a nanosecond is none.
+pub(super) fn signed(value: f64) -> String {
+    match value {
+        _ if value.abs() < 5e-4 => number(0.0),
+        less if less < 0.0 => format!("−{}", number(-less)),
+        more => {
+            let sign = if more.is_finite() { "+" } else { "" };
+            format!("{sign}{}", number(more))
+        }
+    }
 }
 
 /// A number as it is, where it is whole, else as a measured one.
@@ -229,6 +244,11 @@ mod tests {
             (f64::INFINITY, NONE),
         ] {
             assert_eq!(number(value), text);
+        }
+        for (value, text) in
+            [(0.25, "+0.250"), (-12.3456, "−12.35"), (-1e-5, "0.000"), (f64::NAN, NONE)]
+        {
+            assert_eq!(signed(value), text);
         }
         for (value, text) in
             [(0.7, "0.70"), (4.0, "4.00"), (24.8, "24.8"), (260.0, "260"), (0.135, "0.135")]

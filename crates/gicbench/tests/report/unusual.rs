@@ -2,7 +2,7 @@
 
 use super::*;
 
-const HOSTILE: &str =
+pub(crate) const HOSTILE: &str =
     "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\u{0}|`x`\n";
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) fn draw(picture: &Picture, panel: &Panel, scale: &Scale) -> Canvas {
         let middle = area.top + ROW * (index as f64 + 0.5) + 2.0;
         left.cells(&mut canvas, 0.0, middle + 4.0, index);
         right.cells(&mut canvas, area.right() + GAP, middle + 4.0, index);
-        mark(&mut canvas, entry, panel.again.contains(&entry.id()), area, middle, scale);
+        mark(&mut canvas, entry, panel, area, middle, scale);
     }
     canvas.size(area.right() + GAP + right.width, area.bottom() + 40.0);
     canvas
@@ -61,10 +61,11 @@ pub(super) fn titled(picture: &str, panel: &str) -> String {
     if panel.is_empty() { picture.to_owned() } else { format!("{picture}: {panel}") }
 }
 
-fn mark(canvas: &mut Canvas, entry: &Entry, again: bool, area: Area, middle: f64, scale: &Scale) {
+fn mark(canvas: &mut Canvas, entry: &Entry, panel: &Panel, area: Area, middle: f64, scale: &Scale) {
     let row = entry.row;
     let value = entry.typical();
-    let colour = if entry.source > 0 { entry.source } else { 0 };
+    let colour = panel.repeated.unwrap_or(entry.source);
+    let again = panel.repeated.is_some() || panel.again.contains(&entry.id());
     canvas.measurement(entry, colour, again);
     if is_drawable(value) {
         let end = area.x(scale.position(value));

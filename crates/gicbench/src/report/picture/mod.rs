@@ -7,7 +7,7 @@ mod plan;
 mod scale;
 
 use self::frame::Canvas;
-pub(super) use self::plan::{Picture, Shape, labelled, pictures};
+pub(super) use self::plan::{Panel, Picture, Shape, labelled, pictures};
 use self::scale::Scale;
 pub(super) use self::scale::is_drawable;
 use super::entry::{Entry, grouped};

@@ -129,6 +129,8 @@ pub(crate) struct Panel<'a> {
     pub entries: Vec<Entry<'a>>,
     /// Those of them that another panel shows too.
     pub again: Vec<String>,
+    /// The colour of all of its bars, in a picture that repeats what the pictures of experiments show.
+    pub repeated: Option<usize>,
 }
 
 /// Plans the pictures of one experiment: one a metric, and one more where some points of it stand alone on
@@ -402,7 +404,7 @@ fn panel<'a>(entries: Vec<Entry<'a>>, names: &[String], titled: bool) -> Panel<'
     }
     let label = |name: &String| entries.iter().find_map(|entry| labelled(entry, name));
     let title: Vec<String> = shared.iter().filter(|_| titled).filter_map(label).collect();
-    Panel { title: title.join(", "), told, entries, again: Vec::new() }
+    Panel { title: title.join(", "), told, entries, again: Vec::new(), repeated: None }
 }
 
 /// Bars that differ only in their record stand together.
