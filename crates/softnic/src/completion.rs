@@ -241,7 +241,7 @@ pub(crate) fn advance(qp: &mut Qp, executed: Nanos, sink: &mut Sink<'_>) {
 }
 
 fn push(qp: &mut Qp, cqe: Cqe, sink: &mut Sink<'_>) {
-    if sink.cqs.push(qp.send_cq, cqe).is_err() {
+    if sink.cqs.push(qp.send_cq, cqe.with_user_index(qp.user_index)).is_err() {
         qp.error.get_or_insert(Check::CqOverrun.into());
     }
 }
@@ -320,25 +320,25 @@ pub(crate) fn flush(qp: &mut Qp, budget: &mut u32, sink: &mut Sink<'_>) -> bool 
         push(qp, cqe, sink);
         sink.completed += 1;
     }
-    let (qpn, cq) = (qp.qpn, qp.recv_cq);
+    let (qpn, cq, user_index) = (qp.qpn, qp.recv_cq, qp.user_index);
     let Some(rq) = &mut qp.rq else { return true };
     if let Some(receiving) = qp.responder.receiving.take()
         && receiving.capacity > 0
     {
-        flush_receive(sink.cqs, cq, qpn, receiving.index);
+        flush_receive(sink.cqs, cq, (qpn, user_index), receiving.index);
     }
     while rq.refresh() {
         if *budget == 0 {
             return false;
         }
         *budget -= 1;
-        flush_receive(sink.cqs, cq, qpn, rq.head);
+        flush_receive(sink.cqs, cq, (qpn, user_index), rq.head);
         rq.head += 1;
     }
     true
 }
 
-fn flush_receive(cqs: &mut Cqs, cq: u32, qpn: u32, index: u64) {
+fn flush_receive(cqs: &mut Cqs, cq: u32, (qpn, user_index): (u32, u32), index: u64) {
     let cqe = Cqe::error(
         CqeOpcode::ResponderError,
         Syndrome::Flushed,
@@ -347,7 +347,7 @@ fn flush_receive(cqs: &mut Cqs, cq: u32, qpn: u32, index: u64) {
         qpn,
         index as u16,
     );
-    let _ = cqs.push(cq, cqe);
+    let _ = cqs.push(cq, cqe.with_user_index(user_index));
 }
 
 /// The acknowledgement is overdue.

@@ -1,5 +1,7 @@
 //! What a NIC is made of, and what its objects are made of.
 
+use std::ops::RangeInclusive;
+
 use crate::dma::DmaBuf;
 use crate::fault::Faults;
 use crate::mr::Access;
@@ -9,7 +11,7 @@ use crate::profile::Profile;
 pub type Nanos = u64;
 
 /// A NIC's configuration.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct NicConfig {
     /// Its address on links, as a LID is: what [`Modify::ToRtr`](crate::Modify) and address vectors name.
     pub id: u16,
@@ -21,6 +23,22 @@ pub struct NicConfig {
     pub faults: Faults,
     /// Records in the trace ring; 0 traces nothing.
     pub trace: usize,
+    /// Upper bytes of the QP numbers that it gives, within 1 to 255: NICs that answer to one address, each in its own
+    /// process, have numbers apart.
+    pub qpn_tags: RangeInclusive<u8>,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        Self {
+            id: 0,
+            caps: Caps::default(),
+            profile: Profile::default(),
+            faults: Faults::default(),
+            trace: 0,
+            qpn_tags: 1..=u8::MAX,
+        }
+    }
 }
 
 /// A NIC's capacities. Tables are allocated once, at creation.
@@ -84,6 +102,29 @@ pub struct UarId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub(crate) u32);
 
+macro_rules! numbers {
+    ($($id:ident, $what:literal;)*) => {$(
+        impl $id {
+            #[doc = concat!("The number of ", $what, ", as commands and other queues name it (24 bits).")]
+            #[must_use]
+            pub const fn number(self) -> u32 {
+                self.0
+            }
+            #[doc = concat!("The id behind a number, which may name ", $what, " or nothing.")]
+            #[must_use]
+            pub const fn from_number(number: u32) -> Self {
+                Self(number)
+            }
+        }
+    )*};
+}
+
+numbers! {
+    PdId, "a protection domain";
+    UarId, "a doorbell page";
+    CqId, "a completion queue";
+}
+
 impl CqId {
     /// The CQ of a number, to say which one is meant. Others than the NIC's own ids name no CQ to it.
     #[must_use]
@@ -130,6 +171,15 @@ pub struct CqAttr {
     pub collapsed: bool,
     /// The consumer record isn't looked at.
     pub ignore_overrun: bool,
+}
+
+/// What of a completion queue differs from the plain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqFormat {
+    /// Entries take 128 bytes, and the completion is in the second half.
+    pub wide: bool,
+    /// The entries may hold anything when the queue is made: who made it knows that none is a completion yet.
+    pub unready: bool,
 }
 
 /// What a queue pair is.

@@ -4,12 +4,19 @@ use wire::cqe::{Cqe, CqeOpcode};
 use wire::doorbell::RECORD_CQ_CONSUMER;
 use zerocopy::IntoBytes;
 
-use crate::config::CqId;
+use crate::config::{CqFormat, CqId};
 use crate::dma::DmaBuf;
+use crate::notify::Notify;
 use crate::table::Table;
 
 const CQE: usize = size_of::<Cqe>();
 const SIGNATURE_WORD: usize = 56;
+
+impl CqFormat {
+    pub(crate) const fn stride(self) -> usize {
+        if self.wide { 2 * CQE } else { CQE }
+    }
+}
 
 pub(crate) struct Cq {
     pub ring: DmaBuf,
@@ -26,6 +33,13 @@ pub(crate) struct Cq {
     pub users: u32,
     /// WQEs that may complete here at once, over all users.
     pub committed: u64,
+    /// Bytes from one entry to the next; the completion is in the last 64.
+    pub stride: usize,
+    /// Entries written, ever, with the last that asked for an event or tells of an error.
+    pub solicited: u64,
+    pub notify: Notify,
+    /// That it ran over was told.
+    pub told: bool,
 }
 
 /// The consumer record allows no other entry.
@@ -59,6 +73,13 @@ impl Cqs {
         }
         pushed
     }
+
+    /// The newest entry of the CQ at `index` is of a message that asked for an event.
+    pub(crate) fn solicit(&mut self, index: u32) {
+        if let Some(cq) = self.table.at_mut(index) {
+            cq.solicited = cq.produced;
+        }
+    }
 }
 
 impl Cq {
@@ -80,6 +101,10 @@ impl Cq {
             in_error: false,
             users: 0,
             committed: 0,
+            stride: CQE,
+            solicited: 0,
+            notify: Notify::default(),
+            told: false,
         }
     }
 
@@ -88,7 +113,7 @@ impl Cq {
         let entries = if self.collapsed { 1 } else { 1u32 << self.log_size };
         (0..entries).find(|&i| {
             let mut op_own = [0];
-            let read = self.ring.read(i as usize * CQE + CQE - 1, &mut op_own);
+            let read = self.ring.read((i as usize + 1) * self.stride - 1, &mut op_own);
             read.is_err() || op_own[0] >> 4 != CqeOpcode::Invalid as u8
         })
     }
@@ -115,13 +140,26 @@ impl Cq {
         let slot = if self.collapsed { 0 } else { (self.produced & (size - 1)) as usize };
         let cqe = cqe.with_owner(self.produced, self.log_size);
         let bytes = cqe.as_bytes();
-        let at = slot * CQE;
+        let at = (slot + 1) * self.stride - CQE;
         // Queue memory was checked to hold 2^log_size entries when the CQ was made.
         let _ = self.ring.write(at, &bytes[..SIGNATURE_WORD]);
         if let Some(last) = bytes.last_chunk::<8>() {
             let _ = self.ring.store_last(at + SIGNATURE_WORD, *last);
         }
         self.produced += 1;
+        if cqe.opcode().is_some_and(CqeOpcode::is_error) {
+            self.solicited = self.produced;
+        }
         Ok(())
+    }
+
+    /// Goes on in another ring; the last entry of this one says so.
+    pub(crate) fn resize(&mut self, ring: DmaBuf, log_size: u32) {
+        let mut last = Cqe::requester(0, 0, 0, 0);
+        last.op_own = (CqeOpcode::Resize as u8) << 4;
+        // Without room for it the CQ has run over, which it is in error for.
+        let _ = self.push(last);
+        self.ring = ring;
+        self.log_size = log_size;
     }
 }

@@ -6,6 +6,7 @@
 //! again.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use crate::check::Check;
 use crate::config::Nanos;
@@ -65,8 +66,8 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Targets {
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self { table: Table::new(capacity), connections: Vec::new(), uses: 0 }
+    pub(crate) fn new(capacity: u32, tags: &RangeInclusive<u8>) -> Self {
+        Self { table: Table::with_tags(capacity, tags), connections: Vec::new(), uses: 0 }
     }
 
     /// Allocates the table of connections, once.
@@ -173,6 +174,7 @@ impl Targets {
             access: dct.access,
             rq: dct.rq.as_mut(),
             cq: dct.cq,
+            user_index: 0,
         };
         let responder = &mut connection.responder;
         let name = CONNECTION | at as u32;

@@ -188,6 +188,7 @@ impl Nic {
                         access: qp.access,
                         rq: qp.rq.as_mut(),
                         cq: qp.recv_cq,
+                        user_index: qp.user_index,
                     };
                     let (r, mrs, cqs) = (&mut qp.responder, &self.mrs, &mut self.cqs);
                     let outcome = if self.pendings.is_on() {

@@ -29,6 +29,7 @@ mod link;
 mod memory;
 mod mr;
 mod nic;
+mod notify;
 mod pace;
 mod packet;
 mod placement;
@@ -45,7 +46,8 @@ mod wqe;
 
 pub use check::{Cause, Check};
 pub use config::{
-    Caps, CqAttr, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn, RqAttr, UarId,
+    Caps, CqAttr, CqFormat, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn,
+    RqAttr, UarId,
 };
 pub use dma::{DmaBuf, OutOfBounds};
 pub use driver::{Clock, EngineGone, EngineOptions, SoftNics};
@@ -53,10 +55,11 @@ pub use engine::Step;
 pub use error::{CreateError, DestroyError, ModifyError};
 pub use fault::{FailWqe, Faults};
 pub use finding::{Finding, FindingKind};
-pub use link::{LinkAttr, LinkEnd, link};
+pub use link::{LinkAttr, LinkEnd, link, shared_link, shared_link_bytes};
 pub use memory::{CopiedMemory, Memory, OutOfMemory};
 pub use mr::{Access, MrKeys};
 pub use nic::{Counters, Nic};
+pub use notify::Event;
 pub use profile::Profile;
-pub use qp::{Modify, QpInfo, QpState};
+pub use qp::{Modify, QpInfo, QpState, QpUpdate};
 pub use trace::TraceRecord;

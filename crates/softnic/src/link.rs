@@ -2,6 +2,7 @@
 //!
 //! A lane is a single-producer single-consumer ring of bytes. Records are whole cache lines and never wrap.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,19 +16,35 @@ pub(crate) const LINE: usize = size_of::<Line>();
 /// `Header::size` of a record that only fills the ring's end.
 const PAD: u32 = u32::MAX;
 
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Counter(AtomicU64);
 
 /// One line of a lane's memory; who may touch it is decided by the ring's two counters.
 #[repr(C, align(64))]
 struct Cell(UnsafeCell<Line>);
 
-struct Ring {
+/// A ring of this process's own memory.
+struct Own {
     lines: Box<[Cell]>,
+    /// Bytes consumed, and bytes produced, ever.
+    counters: [Counter; 2],
+}
+
+// SAFETY: as of `Ring`, the only way to it.
+unsafe impl Sync for Own {}
+// SAFETY: plain memory and counters.
+unsafe impl Send for Own {}
+
+struct Ring {
+    /// `bytes`, a power of two, of lines.
+    lines: NonNull<u8>,
+    bytes: u64,
     /// Bytes consumed, ever.
-    head: Counter,
+    head: NonNull<Counter>,
     /// Bytes produced, ever.
-    tail: Counter,
+    tail: NonNull<Counter>,
+    /// All of the above lives as long as this.
+    _keep: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: bytes in [head, tail) belong to the consumer, all others to the producer; each side moves its own
@@ -36,6 +53,49 @@ struct Ring {
 unsafe impl Sync for Ring {}
 // SAFETY: plain memory and counters.
 unsafe impl Send for Ring {}
+
+impl Ring {
+    fn own(log_bytes: u32) -> Self {
+        let lines: Box<[Cell]> =
+            (0..(1usize << log_bytes) / LINE).map(|_| Cell(UnsafeCell::new([0; 8]))).collect();
+        let counters = [Counter(AtomicU64::new(0)), Counter(AtomicU64::new(0))];
+        let own = Arc::new(Own { lines, counters });
+        Self {
+            lines: NonNull::from(&*own.lines).cast(),
+            bytes: (own.lines.len() * LINE) as u64,
+            head: NonNull::from(&own.counters[0]),
+            tail: NonNull::from(&own.counters[1]),
+            _keep: own,
+        }
+    }
+
+    /// The lane at `base`: two counters, a line each, and 2^`log_bytes` bytes of lines.
+    ///
+    /// # Safety
+    /// `base` is aligned to lines; the lane's bytes are readable and writable as long as `keep` lives.
+    unsafe fn shared(base: NonNull<u8>, log_bytes: u32, keep: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            // SAFETY: inside of the lane, by the contract; the same of the counters.
+            lines: unsafe { base.add(2 * LINE) },
+            bytes: 1 << log_bytes,
+            head: base.cast(),
+            // SAFETY: as above.
+            tail: unsafe { base.add(LINE) }.cast(),
+            _keep: keep,
+        }
+    }
+
+    #[inline]
+    fn head(&self) -> &AtomicU64 {
+        // SAFETY: alive as long as the ring, and atomic.
+        unsafe { &self.head.as_ref().0 }
+    }
+    #[inline]
+    fn tail(&self) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { &self.tail.as_ref().0 }
+    }
+}
 
 /// A ring's memory, as one of its ends reaches it.
 struct View {
@@ -49,8 +109,7 @@ unsafe impl Send for View {}
 
 impl View {
     fn of(ring: &Ring) -> Self {
-        let base = NonNull::from(&*ring.lines).cast();
-        Self { base, mask: (ring.lines.len() * LINE) as u64 - 1 }
+        Self { base: ring.lines, mask: ring.bytes - 1 }
     }
     #[inline]
     fn capacity(&self) -> u64 {
@@ -71,6 +130,8 @@ pub(crate) struct Sender {
     view: View,
     tail: u64,
     head: u64,
+    /// Nobody receives: what is sent is lost, and takes no room.
+    dead: bool,
 }
 
 pub(crate) struct Receiver {
@@ -83,23 +144,39 @@ pub(crate) struct Receiver {
 }
 
 fn lane(log_bytes: u32) -> (Sender, Receiver) {
-    let lines: Box<[Cell]> =
-        (0..(1usize << log_bytes) / LINE).map(|_| Cell(UnsafeCell::new([0; 8]))).collect();
-    let (head, tail) = (Counter(AtomicU64::new(0)), Counter(AtomicU64::new(0)));
-    let ring = Arc::new(Ring { lines, head, tail });
-    let (sends, receives) = (View::of(&ring), View::of(&ring));
-    (
-        Sender { ring: Arc::clone(&ring), view: sends, tail: 0, head: 0 },
-        Receiver { ring, view: receives, head: 0, tail: 0, record: 0 },
-    )
+    let ring = Arc::new(Ring::own(log_bytes));
+    (Sender::new(Arc::clone(&ring)), Receiver::new(ring))
 }
 
 impl Sender {
+    fn new(ring: Arc<Ring>) -> Self {
+        let view = View::of(&ring);
+        Self { ring, view, tail: 0, head: 0, dead: false }
+    }
+}
+
+impl Receiver {
+    fn new(ring: Arc<Ring>) -> Self {
+        let view = View::of(&ring);
+        Self { ring, view, head: 0, tail: 0, record: 0 }
+    }
+}
+
+impl Sender {
+    /// Looks at what the receiver has consumed.
+    fn refresh(&mut self) {
+        let head = if self.dead { self.tail } else { self.ring.head().load(Ordering::Acquire) };
+        // The receiver may be another process: a counter that can't be is none.
+        if self.tail.wrapping_sub(head) <= self.view.capacity() {
+            self.head = head;
+        }
+    }
+
     /// Whether `size` more bytes fit.
     #[inline]
     fn fits(&mut self, size: u64) -> bool {
         if self.tail + size - self.head > self.view.capacity() {
-            self.head = self.ring.head.0.load(Ordering::Acquire);
+            self.refresh();
         }
         self.tail + size - self.head <= self.view.capacity()
     }
@@ -168,7 +245,7 @@ impl Sender {
     pub(crate) fn room(&mut self, most: usize) -> &mut [Line] {
         let wanted = (most as u64).saturating_mul(LINE as u64).min(self.view.to_end(self.tail));
         if !self.fits(wanted) {
-            self.head = self.ring.head.0.load(Ordering::Acquire);
+            self.refresh();
         }
         let free = wanted.min(self.view.capacity() - (self.tail - self.head));
         // SAFETY: lines that belong to the producer until `publish`, initialised from the start.
@@ -190,7 +267,7 @@ impl Sender {
     pub(crate) fn rewind(&mut self) {
         const HOT: u64 = 8 << 10;
         if self.tail & self.view.mask >= HOT {
-            self.head = self.ring.head.0.load(Ordering::Acquire);
+            self.refresh();
             if self.head == self.tail {
                 self.fill(self.view.to_end(self.tail));
             }
@@ -211,17 +288,28 @@ impl Sender {
     /// Hands what was pushed to the receiver.
     #[inline]
     pub(crate) fn publish(&self) {
-        self.ring.tail.0.store(self.tail, Ordering::Release);
+        self.ring.tail().store(self.tail, Ordering::Release);
     }
 }
 
 impl Receiver {
+    /// Looks at what the sender has produced.
+    #[inline]
+    fn refresh(&mut self) {
+        let tail = self.ring.tail().load(Ordering::Acquire);
+        // The sender may be another process: a counter that can't be is none.
+        if tail.wrapping_sub(self.head) <= self.view.capacity() && tail.is_multiple_of(LINE as u64)
+        {
+            self.tail = tail;
+        }
+    }
+
     /// The oldest record, if there is one.
     #[inline(always)]
     pub(crate) fn peek(&mut self) -> Option<(&Header, &[u8])> {
         loop {
             if self.head == self.tail {
-                self.tail = self.ring.tail.0.load(Ordering::Acquire);
+                self.refresh();
                 if self.head == self.tail {
                     return None;
                 }
@@ -236,6 +324,16 @@ impl Receiver {
             // before it moved `tail`, and touches neither before `release`; the borrow of `self` forbids that.
             let header = unsafe { &*at.cast::<Header>() };
             self.record = u64::from(header.size);
+            // The producer may be another process: a record that can't be ends the lane.
+            let room = (self.tail - self.head).min(self.view.to_end(self.head));
+            if self.record < HEADER as u64 + u64::from(header.len)
+                || self.record > room
+                || !self.record.is_multiple_of(LINE as u64)
+            {
+                self.head = self.tail;
+                self.record = 0;
+                return None;
+            }
             // SAFETY: as above.
             let payload =
                 unsafe { std::slice::from_raw_parts(at.add(HEADER), header.len as usize) };
@@ -248,7 +346,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn lines(&mut self) -> &[Line] {
         if self.head == self.tail {
-            self.tail = self.ring.tail.0.load(Ordering::Acquire);
+            self.refresh();
         }
         let bytes = (self.tail - self.head).min(self.view.to_end(self.head));
         // SAFETY: bytes in [head, tail) belong to the consumer until `release`; lines are initialised from the
@@ -275,7 +373,7 @@ impl Receiver {
     /// Gives the room of what was popped back to the sender.
     #[inline]
     pub(crate) fn release(&self) {
-        self.ring.head.0.store(self.head, Ordering::Release);
+        self.ring.head().store(self.head, Ordering::Release);
     }
 }
 
@@ -338,6 +436,64 @@ pub fn link(a: u16, b: u16, attr: LinkAttr) -> (LinkEnd, LinkEnd) {
             free_ps: 0,
         },
     )
+}
+
+/// Bytes of memory that a link between two processes takes.
+#[must_use]
+pub const fn shared_link_bytes(attr: LinkAttr) -> usize {
+    4 * shared_lane_bytes(attr)
+}
+
+const fn shared_lane_bytes(attr: LinkAttr) -> usize {
+    (1 << attr.log_lane_bytes) + 2 * LINE
+}
+
+/// One end of a link whose lanes lie in memory that two processes share: zero bytes at first, `shared_link_bytes`
+/// of them at `base`. One process takes the end with `first`, the other the one without; each end is taken once.
+///
+/// # Safety
+/// `base` is aligned to 64 bytes, and the bytes stay readable and writable as long as `keep` lives. The other process
+/// keeps to the lanes' rules: it is of the same user and runs this same code.
+#[must_use]
+pub unsafe fn shared_link(
+    remote: u16,
+    first: bool,
+    base: NonNull<u8>,
+    attr: LinkAttr,
+    keep: &Arc<dyn Any + Send + Sync>,
+) -> LinkEnd {
+    let lane = |nth: usize| {
+        // SAFETY: the nth of four lanes, by the contract.
+        let at = unsafe { base.add(nth * shared_lane_bytes(attr)) };
+        // SAFETY: as above.
+        Arc::new(unsafe { Ring::shared(at, attr.log_lane_bytes, Arc::clone(keep)) })
+    };
+    let (sends, receives) = if first { (0, 2) } else { (2, 0) };
+    LinkEnd {
+        remote,
+        tx_requests: Sender::new(lane(sends)),
+        tx_responses: Sender::new(lane(sends + 1)),
+        rx_requests: Receiver::new(lane(receives)),
+        rx_responses: Receiver::new(lane(receives + 1)),
+        free_ps: 0,
+    }
+}
+
+impl LinkEnd {
+    /// A link that leads nowhere: what is sent is lost.
+    #[must_use]
+    pub fn nowhere(remote: u16) -> Self {
+        let (mut end, _) = link(remote, remote, LinkAttr { log_lane_bytes: 14 });
+        end.remote = remote;
+        end.cut();
+        end
+    }
+
+    /// The other end is gone: what is sent from now on is lost. What has come may still be taken.
+    pub(crate) fn cut(&mut self) {
+        self.tx_requests.dead = true;
+        self.tx_responses.dead = true;
+    }
 }
 
 /// A NIC's link to itself.
@@ -442,6 +598,56 @@ mod tests {
             receiver.release();
         }
         assert!(next as usize > 2 * lines, "the ring went round");
+    }
+
+    #[test]
+    fn a_lane_in_shared_memory_carries_both_ways() {
+        let attr = LinkAttr { log_lane_bytes: 14 };
+        let memory = crate::memory::Memory::zeroed(shared_link_bytes(attr));
+        let base = NonNull::new(memory.as_ptr()).unwrap();
+        let keep: Arc<dyn Any + Send + Sync> = memory;
+        // SAFETY: zeroed memory of the right size, kept by `keep`; each end is taken once.
+        let mut ends =
+            [true, false].map(|first| unsafe { shared_link(7, first, base, attr, &keep) });
+        drop(keep);
+        for nth in 0..200 {
+            let [from, to] = &mut ends;
+            let payload = from.tx_requests.push(header(nth), 300).unwrap();
+            payload.fill(nth as u8);
+            from.tx_requests.publish();
+            assert_eq!(take(&mut to.rx_requests), Some((nth, vec![nth as u8; 300])));
+            assert!(to.tx_responses.push(header(nth), 0).is_some());
+            to.tx_responses.publish();
+            assert_eq!(take(&mut from.rx_responses), Some((nth, vec![])));
+            ends.reverse();
+        }
+    }
+
+    #[test]
+    fn a_record_or_a_counter_that_cannot_be_is_not_followed() {
+        let sizes = [0, 64, 65, 1 << 14, 1 << 20, u32::MAX - 1];
+        for (size, len) in sizes.into_iter().flat_map(|size| [(size, 9), (size, u32::MAX)]) {
+            let (mut sender, mut receiver) = lane(14);
+            sender.room(1)[0][0] = crate::packet::pair(size, len);
+            sender.pushed(1);
+            sender.publish();
+            assert!(receiver.peek().is_none(), "{size} {len}");
+        }
+        for tail in [1, 63, (1 << 14) + 64, u64::MAX] {
+            let (sender, mut receiver) = lane(14);
+            sender.ring.tail().store(tail, Ordering::Release);
+            assert!(receiver.peek().is_none() && receiver.lines().is_empty(), "{tail}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_never_fills() {
+        let mut end = LinkEnd::nowhere(3);
+        for nth in 0..1_000 {
+            assert!(end.tx_requests.push(header(nth), 1_000).is_some());
+            end.tx_requests.publish();
+        }
+        assert!(end.rx_requests.peek().is_none());
     }
 
     #[test]

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use wire::cqe::Cqe;
 use wire::doorbell::{UAR_BLUEFLAME_STRIDE, UAR_PAGE, UAR_SEND};
 
-use crate::config::{CqAttr, CqId, MrAttr, Nanos, NicConfig, PdId, UarId};
+use crate::config::{CqAttr, CqFormat, CqId, MrAttr, Nanos, NicConfig, PdId, UarId};
 use crate::cq::{Cq, Cqs};
 use crate::dc::Targets;
 use crate::dma::DmaBuf;
@@ -91,6 +90,8 @@ pub struct Nic {
     pub(crate) plain: bool,
     /// Clients run on other cores than the one that steps.
     pub(crate) far: bool,
+    /// CQs that events are wanted of, by index.
+    pub(crate) watched_cqs: Vec<u32>,
 }
 
 /// QP numbers: `tag << 16 | index`.
@@ -121,8 +122,8 @@ impl Nic {
             uar_next: 0,
             mrs: Regions::new(caps.max_mrs),
             cqs: Cqs::new(caps.max_cqs),
-            qps: Table::new(caps.max_qps),
-            targets: Targets::new(caps.max_dcts),
+            qps: Table::with_tags(caps.max_qps, &config.qpn_tags),
+            targets: Targets::new(caps.max_dcts, &config.qpn_tags),
             links: vec![loopback(config.id)],
             active: VecDeque::with_capacity(qps),
             watching: Vec::with_capacity(qps),
@@ -139,6 +140,7 @@ impl Nic {
             taken: 0,
             plain: true,
             far: false,
+            watched_cqs: Vec::new(),
             config,
         };
         let faults = nic.config.faults.clone();
@@ -302,11 +304,19 @@ impl Nic {
     /// Sizes, alignment, a full table, or entries that aren't initialised: an `op_own` whose opcode isn't 15
     /// looks like a completion to a consumer on the first lap.
     pub fn create_cq(&mut self, attr: CqAttr) -> Result<CqId, CreateError> {
+        self.create_cq_as(attr, CqFormat::default())
+    }
+
+    /// As [`create_cq`](Self::create_cq), in another format.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_cq_as(&mut self, attr: CqAttr, format: CqFormat) -> Result<CqId, CreateError> {
         if attr.log_size > 22 {
             return Err(CreateError::Range { what: "log2 of CQ entries", max: 22 });
         }
         let entries = if attr.collapsed { 1 } else { 1u64 << attr.log_size };
-        let needed = entries * size_of::<Cqe>() as u64;
+        let needed = entries * format.stride() as u64;
         if (attr.ring.len() as u64) < needed || !attr.ring.is_aligned(64) {
             let got = attr.ring.len() as u64;
             return Err(CreateError::Memory { what: "completion queue", needed, got, align: 64 });
@@ -322,7 +332,9 @@ impl Nic {
         }
         let cq =
             Cq::new(attr.ring, attr.record, attr.log_size, attr.collapsed, attr.ignore_overrun);
-        if let Some(entry) = cq.first_unready() {
+        let mut cq = cq;
+        cq.stride = format.stride();
+        if let Some(entry) = cq.first_unready().filter(|_| !format.unready) {
             return Err(CreateError::CqNotInitialised { entry });
         }
         self.cqs
@@ -342,6 +354,29 @@ impl Nic {
             return Err(DestroyError::Busy { what });
         }
         self.cqs.table.remove(index, tag);
+        self.watched_cqs.retain(|&i| i != index);
+        Ok(())
+    }
+
+    /// Gives a completion queue another ring. The last entry of the old one says so; entries that weren't consumed
+    /// stay there, and the next completion is in the new ring.
+    ///
+    /// # Errors
+    /// Unknown, collapsed, sizes, or alignment.
+    pub fn resize_cq(&mut self, cq: CqId, ring: DmaBuf, log_size: u32) -> Result<(), CreateError> {
+        let index = self.check_cq(cq)?;
+        let unknown = CreateError::Unknown { what: "completion queue" };
+        let cq = self.cqs.table.at_mut(index).ok_or(unknown)?;
+        if log_size > 22 || cq.collapsed {
+            let max = if cq.collapsed { 0 } else { 22 };
+            return Err(CreateError::Range { what: "log2 of CQ entries", max });
+        }
+        let needed = (cq.stride as u64) << log_size;
+        if (ring.len() as u64) < needed || !ring.is_aligned(64) {
+            let got = ring.len() as u64;
+            return Err(CreateError::Memory { what: "completion queue", needed, got, align: 64 });
+        }
+        cq.resize(ring, log_size);
         Ok(())
     }
 
@@ -360,6 +395,18 @@ impl Nic {
             Some(link) => *link = end,
             None => self.links.push(end),
         }
+    }
+
+    /// The NIC at the other end of a link is gone: what is sent to it is lost from now on.
+    pub fn cut_link(&mut self, remote: u16) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.remote == remote) {
+            link.cut();
+        }
+    }
+
+    /// Says whether clients run on other cores than the one that steps: they do, unless they step themselves.
+    pub fn set_far(&mut self, far: bool) {
+        self.far = far;
     }
 
     /// What was seen to be wrong, the first few hundred of it.

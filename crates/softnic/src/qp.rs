@@ -38,7 +38,7 @@ impl std::fmt::Display for QpState {
 /// A step of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modify {
-    /// From RESET.
+    /// From RESET or INIT.
     ToInit {
         /// What the peer may do.
         access: Access,
@@ -73,6 +73,17 @@ pub enum Modify {
     ToError,
     /// From any state.
     ToReset,
+}
+
+/// What of a queue pair may change in any state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpUpdate {
+    /// What the peer may do.
+    pub access: Option<Access>,
+    /// Code of the wait that RNR NAKs ask for (5 bits).
+    pub min_rnr_timer: Option<u8>,
+    /// What its completions carry (24 bits).
+    pub user_index: Option<u32>,
 }
 
 /// What `query_qp` tells.
@@ -413,6 +424,10 @@ pub(crate) struct Qp {
     pub destination: Option<Destination>,
     /// The target has lost the connection.
     pub reconnect: bool,
+    /// What its completions carry, for the client to find it by.
+    pub user_index: u32,
+    /// That it is in ERROR was told, or asked for.
+    pub told: bool,
     /// In the NIC's list of QPs with work.
     pub active: bool,
     pub error: Option<Cause>,

@@ -12,7 +12,7 @@ use crate::finding::Finding;
 use crate::mr::Access;
 use crate::nic::{Nic, REGISTERS, TAG_SHIFT, split};
 use crate::qp::{
-    Modify, NEVER, Qp, QpInfo, QpState, ReceiveQueue, Responder, SendQueue, Sent, Times,
+    Modify, NEVER, Qp, QpInfo, QpState, QpUpdate, ReceiveQueue, Responder, SendQueue, Sent, Times,
 };
 
 impl Nic {
@@ -109,6 +109,8 @@ impl Nic {
             generation: 0,
             destination: None,
             reconnect: false,
+            user_index: 0,
+            told: false,
             active: false,
             error: None,
         };
@@ -266,7 +268,7 @@ impl Nic {
         let wrong = |to| ModifyError::Transition { qpn, from: qp.state, to };
         match to {
             Modify::ToInit { access } => {
-                if qp.state != QpState::Reset {
+                if !matches!(qp.state, QpState::Reset | QpState::Init) {
                     return Err(wrong(QpState::Init));
                 }
                 qp.access = access;
@@ -335,6 +337,7 @@ impl Nic {
                 if qp.state == QpState::Reset {
                     return Err(wrong(QpState::Error));
                 }
+                qp.told = true;
                 if qp.state != QpState::Error {
                     enter_error(qp);
                     self.wake_error(index);
@@ -344,6 +347,7 @@ impl Nic {
                 qp.state = QpState::Reset;
                 qp.sq.reset();
                 qp.error = None;
+                qp.told = false;
                 qp.destination = None;
                 qp.reconnect = false;
                 qp.active = false;
@@ -356,6 +360,25 @@ impl Nic {
                 self.forget(index);
                 self.clear_registers(uar, qpn.0);
             }
+        }
+        Ok(())
+    }
+
+    /// Changes what may change in any state.
+    ///
+    /// # Errors
+    /// Unknown QP.
+    pub fn update_qp(&mut self, qpn: Qpn, update: QpUpdate) -> Result<(), ModifyError> {
+        let (index, tag) = split(qpn.0);
+        let qp = self.qps.get_mut(index, tag).ok_or(ModifyError::Unknown { qpn })?;
+        if let Some(access) = update.access {
+            qp.access = access;
+        }
+        if let Some(timer) = update.min_rnr_timer {
+            qp.responder.min_rnr_timer = timer & 31;
+        }
+        if let Some(index) = update.user_index {
+            qp.user_index = index & wire::NUMBER_MASK;
         }
         Ok(())
     }

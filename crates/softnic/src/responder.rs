@@ -28,6 +28,7 @@ pub(crate) struct Target<'a> {
     pub access: Access,
     pub rq: Option<&'a mut ReceiveQueue>,
     pub cq: u32,
+    pub user_index: u32,
 }
 
 /// What became of a request.
@@ -231,7 +232,7 @@ fn write(
             bytes,
             u32::from_be_bytes(header.imm.to_ne_bytes()),
         );
-        complete(cqs, target.cq, cqe, header)?;
+        complete(cqs, target.cq, cqe.with_user_index(target.user_index), header)?;
     }
     if header.flags & flag::LAST != 0 {
         r.receiving = None;
@@ -239,9 +240,13 @@ fn write(
     Ok(1)
 }
 
-fn complete(cqs: &mut Cqs, cq: u32, cqe: Cqe, _header: &Header) -> Result<(), Refusal> {
+fn complete(cqs: &mut Cqs, cq: u32, cqe: Cqe, header: &Header) -> Result<(), Refusal> {
     cqs.push(cq, cqe)
-        .map_err(|_| Refusal::Fatal(Check::RemoteReceive.into(), Check::CqOverrun.into()))
+        .map_err(|_| Refusal::Fatal(Check::RemoteReceive.into(), Check::CqOverrun.into()))?;
+    if header.flags & flag::SOLICITED != 0 {
+        cqs.solicit(cq);
+    }
+    Ok(())
 }
 
 /// The segments of a receive WQE: byte count, key, address.
@@ -308,7 +313,7 @@ fn send(
             target.number,
             receiving.index as u16,
         );
-        let _ = cqs.push(target.cq, cqe);
+        let _ = cqs.push(target.cq, cqe.with_user_index(target.user_index));
         Refusal::Fatal(remote.into(), local.into())
     };
     if u64::from(receiving.bytes) + u64::from(header.total) > receiving.capacity {
@@ -348,7 +353,7 @@ fn send(
         };
         let imm = u32::from_be_bytes(header.imm.to_ne_bytes());
         let cqe = Cqe::responder(kind, target.number, receiving.index as u16, receiving.bytes, imm);
-        complete(cqs, target.cq, cqe, header)?;
+        complete(cqs, target.cq, cqe.with_user_index(target.user_index), header)?;
     }
     Ok(1)
 }

@@ -1,8 +1,12 @@
 //! Fixed-capacity tables whose handles carry a tag, so that a stale handle never matches.
 
+use std::ops::RangeInclusive;
+
 pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    /// Tags given, within 1 to 255.
+    tags: (u8, u8),
 }
 
 struct Slot<T> {
@@ -15,14 +19,22 @@ impl<T> Table<T> {
         Self {
             slots: (0..capacity).map(|_| Slot { tag: 0, value: None }).collect(),
             free: (0..capacity).rev().collect(),
+            tags: (1, u8::MAX),
         }
+    }
+
+    /// As [`new`](Self::new), with these tags alone; 0 is none.
+    pub(crate) fn with_tags(capacity: u32, tags: &RangeInclusive<u8>) -> Self {
+        let first = (*tags.start()).max(1);
+        Self { tags: (first, (*tags.end()).max(first)), ..Self::new(capacity) }
     }
 
     /// Puts the value that `make` gives for its index and tag (1 to 255) into a free slot.
     pub(crate) fn insert<R>(&mut self, make: impl FnOnce(u32, u8) -> (T, R)) -> Option<R> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(index as usize)?;
-        slot.tag = slot.tag.checked_add(1).unwrap_or(1);
+        let (first, last) = self.tags;
+        slot.tag = if (first..last).contains(&slot.tag) { slot.tag + 1 } else { first };
         let (value, result) = make(index, slot.tag);
         slot.value = Some(value);
         Some(result)

@@ -236,6 +236,20 @@ impl Cqe {
         self.op_own = self.op_own & !1 | (ci >> log_size) as u8 & 1;
         self
     }
+    /// With what the client knows the queue pair, or the shared receive queue, by (24 bits).
+    #[must_use]
+    pub const fn with_user_index(mut self, index: u32) -> Self {
+        let bytes = index.to_be_bytes();
+        self.head[33] = bytes[1];
+        self.head[34] = bytes[2];
+        self.head[35] = bytes[3];
+        self
+    }
+    /// What the client knows the queue pair, or the shared receive queue, by (24 bits).
+    #[must_use]
+    pub const fn user_index(&self) -> u32 {
+        u32::from_be_bytes([0, self.head[33], self.head[34], self.head[35]])
+    }
     /// Whether a ring's entry for consumer index `ci` has been written.
     #[must_use]
     pub const fn is_valid(&self, ci: u64, log_size: u32) -> bool {
