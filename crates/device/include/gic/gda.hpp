@@ -221,6 +221,7 @@ class Endpoint {
     // Waits until done or error; the deadline is an error.
     GIC_COLD Outcome wait(u64 ticket) {
         if constexpr (kLooksAlone) return wait_alone(ticket);
+        if constexpr (kLooksForItself) return wait_for_itself(ticket);
         Wait time(qp_.deadline);
         for (;;) {
             Outcome o = poll(ticket);
@@ -298,6 +299,9 @@ class Endpoint {
     // An exclusive queue's indices. What others tell is not kept: a loop of posts has a register for each.
     // One thread looks at one entry.
     static constexpr bool kLooksAlone = !C::shared && C::cq_kind == CqKind::collapsed && !C::checked;
+
+    // Many look at one entry, and each finds in it what he waits for.
+    static constexpr bool kLooksForItself = C::shared && C::cq_kind == CqKind::collapsed && !C::checked;
 
     struct Own {
         u64 head, rung, consumed, cq_next, last_ticket, last_signalled;
@@ -571,6 +575,41 @@ class Endpoint {
         }
     }
 
+    // `wait` where others look, too: what the entry says is not put into `consumed`, which costs an atomic and a
+    // release; who needs room looks for himself. An index that is rebuilt from a `seen` that is old comes out too
+    // low, never too high; whoever went on for so long has had to move `consumed`, which is read now and then.
+    GIC_FN Outcome wait_for_itself(u64 ticket) {
+        Wait time(qp_.deadline);
+        const u64* at = reinterpret_cast<const u64*>(qp_.cq + 56);
+        u64 seen = consumed();
+        u64 known = ~u64{0};
+        for (u32 turn = 1;; turn++) {
+            // Others' failures are told in memory of their own.
+            if ((turn & 15) == 0) {
+                Outcome o = poll(ticket);
+                if (o.status != Status::pending) return o;
+                seen = consumed();
+            }
+            u64 tail = load_completion<C::cq_load>(at);
+            if (tail != known && (tail >> 60) != 15) {
+                Taken taken = read(qp_.cq, tail, seen);
+                if (taken.next >= ticket) return {Status::done, {}};
+                if (!taken.failure.ok()) return poll(ticket);
+                // An entry beyond what is seen to be rung for is to be read again.
+                if (taken.believed || index_of(tail) == (seen & 0xffff)) known = tail;
+            }
+            if (time.expired()) {
+                return {Status::error, fail(Failure::of(late(ticket), qp_.qpn, index16(ticket)))};
+            }
+        }
+    }
+
+    // The lower 16 bits of the first block that a CQE doesn't cover, given its last 8 bytes.
+    GIC_FN static u32 index_of(u64 tail) { return (counter_of(tail) + 1) & 0xffff; }
+    GIC_FN static u32 counter_of(u64 tail) {
+        return (static_cast<u32>(tail >> 24) & 0xff00) | (static_cast<u32>(tail >> 40) & 0xff);
+    }
+
     // Takes in what the CQ says. `seen` is a value of `consumed` that was read before: a CQE read after it can't
     // be an older one, so that a poller who was held up never takes an old counter for one of the next lap.
     GIC_COLD void look(u64 seen) {
@@ -624,7 +663,7 @@ class Endpoint {
     // One CQE, given its last 8 bytes: opcode and QPN, counter, signature, op_own.
     GIC_COLD Taken read(const u8* entry, u64 tail, u64 seen) const {
         u32 kind = static_cast<u32>(tail >> 60);
-        u32 counter = (static_cast<u32>(tail >> 24) & 0xff00) | (static_cast<u32>(tail >> 40) & 0xff);
+        u32 counter = counter_of(tail);
         u64 next = rebuild_index(seen, rung(), counter);
         if (kind == 0) return {next, {}, next != seen};
         if (kind != 13 && kind != 14)
