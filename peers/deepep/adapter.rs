@@ -33,6 +33,7 @@ pub static ADAPTER: Adapter = Adapter {
         name: "deepep",
         about: "DeepEP's put on NVSHMEM's IBGDA queues: RC, one queue pair an expert",
         kind: PathKind::GpuSubmitted,
+        value_bytes: &[4],
         variants: &[
             PUT,
             EVERY_FOURTH,

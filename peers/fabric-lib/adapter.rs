@@ -30,6 +30,7 @@ pub static ADAPTER: Adapter = Adapter {
         about: "fabric-lib: a byte flag or a watcher's word in pinned host memory, raised for a \
                 request that the CPU thread knows",
         kind: PathKind::Proxied,
+        value_bytes: &[],
         variants: &[FLAG, WATCHER, WATCHER_RELEASE, NO_COUNT],
     }],
 };

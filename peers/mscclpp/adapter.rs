@@ -32,6 +32,7 @@ pub static ADAPTER: Adapter = Adapter {
         name: "mscclpp",
         about: "MSCCL++ port channel: triggers in one FIFO of pinned host memory, posted by a CPU thread",
         kind: PathKind::Proxied,
+        value_bytes: &[],
         variants: &[
             PUT,
             FUSED_FLUSH,

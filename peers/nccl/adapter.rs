@@ -31,6 +31,7 @@ pub static ADAPTER: Adapter = Adapter {
             name: "gdaki",
             about: "NCCL GIN on GDAKI: DOCA GPUNetIO's device functions, and ncclGin over them",
             kind: PathKind::GpuSubmitted,
+            value_bytes: &[4, 8],
             variants: &[
                 GPU,
                 CTA,
@@ -75,6 +76,7 @@ pub static ADAPTER: Adapter = Adapter {
             name: "gin-proxy",
             about: "NCCL GIN's proxy: 64-byte descriptors in a queue a rank in pinned host memory, posted by a CPU thread",
             kind: PathKind::Proxied,
+            value_bytes: &[4, 8],
             variants: &[
                 PROXY_GIN,
                 PROXY_GIN_DESCRIPTOR,

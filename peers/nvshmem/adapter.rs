@@ -33,6 +33,7 @@ pub static ADAPTER: Adapter = Adapter {
             name: "nvshmem",
             about: "NVSHMEM on IBGDA: GPU threads write WQEs and ring, over RC or DC",
             kind: PathKind::GpuSubmitted,
+            value_bytes: &[8],
             variants: &[
                 PUBLIC,
                 PUBLIC_DC,
@@ -55,6 +56,7 @@ pub static ADAPTER: Adapter = Adapter {
             name: "nvshmem-proxy",
             about: "NVSHMEM's proxy: words in one channel in pinned host memory, posted by a CPU thread (as over IBRC)",
             kind: PathKind::Proxied,
+            value_bytes: &[8],
             variants: &[PROXY_PUBLIC, PROXY_DIRECT],
         },
     ],

@@ -64,6 +64,8 @@ pub struct PeerPath {
     pub about: &'static str,
     /// GPU threads ring, or a CPU posts for them.
     pub kind: PathKind,
+    /// Bytes that a put of a value can have.
+    pub value_bytes: &'static [u32],
     /// Ways of posting; the first is the library's default.
     pub variants: &'static [Variant],
 }

@@ -38,9 +38,12 @@ pub struct Toolchain {
     nvcc: PathBuf,
     /// Folders of CUDA's headers.
     includes: Vec<PathBuf>,
-    cxx: String,
+    /// The C++ compiler, with arguments that come first.
+    cxx: Vec<String>,
     /// What `nvcc --version` says last.
     version: String,
+    /// What the C++ compiler says first.
+    cxx_version: String,
 }
 
 impl Toolchain {
@@ -62,15 +65,27 @@ impl Toolchain {
                 .find(|nvcc| nvcc.is_file())
                 .ok_or(PeerError::NoNvcc)?,
         };
-        let said = run(Command::new(&nvcc).arg("--version"), "nvcc --version", PATIENCE)?;
+        let name = format!("{} ({NVCC_VAR} names another nvcc)", nvcc.display());
+        let said = run(Command::new(&nvcc).arg("--version"), &name, PATIENCE)?;
         let version =
             said.text.lines().rev().find(|line| !line.is_empty()).unwrap_or("").to_owned();
+        if !said.text.contains("Cuda compilation tools") {
+            let reason = "what it says of its version isn't nvcc's".to_owned();
+            return Err(PeerError::Compiler { program: name, reason });
+        }
         let root = nvcc.canonicalize().unwrap_or(nvcc.clone());
         let root = root.parent().and_then(Path::parent).unwrap_or(Path::new("/usr/local/cuda"));
         let includes = ["include", "include/cccl"].map(|part| root.join(part));
-        let includes = includes.into_iter().filter(|path| path.is_dir()).collect();
-        let cxx = env::var(CXX_VAR).ok().filter(|cxx| !cxx.is_empty()).unwrap_or("c++".to_owned());
-        Ok(Self { nvcc, includes, cxx, version })
+        // The C++ compiler knows the system's own, and in their order.
+        let is_own = |path: &PathBuf| path.is_dir() && !path.starts_with("/usr/include");
+        let includes = includes.into_iter().filter(is_own).collect();
+        let cxx = env::var(CXX_VAR).ok().filter(|cxx| !cxx.trim().is_empty());
+        let cxx = cxx.unwrap_or("c++".to_owned());
+        let cxx: Vec<String> = cxx.split_whitespace().map(str::to_owned).collect();
+        let name = format!("{} ({CXX_VAR} names another C++ compiler)", cxx.join(" "));
+        let said = run(cxx_command(&cxx).arg("--version"), &name, PATIENCE)?;
+        let cxx_version = said.text.lines().next().unwrap_or("").to_owned();
+        Ok(Self { nvcc, includes, cxx, version, cxx_version })
     }
 
     /// Which nvcc, for people.
@@ -78,6 +93,13 @@ impl Toolchain {
     pub fn describe(&self) -> String {
         format!("{} ({})", self.nvcc.display(), self.version)
     }
+}
+
+fn cxx_command(cxx: &[String]) -> Command {
+    let (program, arguments) = cxx.split_first().map_or(("c++", &[][..]), |(p, rest)| (p, rest));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
 }
 
 /// An adapter that is compiled.
@@ -110,8 +132,10 @@ impl Compiled {
         let mut libraries = vec![(adapter, &found)];
         libraries.extend(other.as_ref().map(|(other, found)| (*other, found)));
         let job = Job { adapter, found: &found, libraries, tools };
-        let folder =
-            device::cuda::cache_folder().unwrap_or_else(|| env::temp_dir().join("gicbench"));
+        let folder = match device::cuda::cache_folder() {
+            Some(folder) => folder,
+            None => own_folder()?,
+        };
         let folder = folder.join("peers");
         fs::create_dir_all(&folder).map_err(PeerError::io(format!("{}", folder.display())))?;
         let key = job.key()?;
@@ -129,6 +153,27 @@ impl Compiled {
         }
         Ok(Self { found, state, cubin })
     }
+}
+
+/// Where there is no folder for a cache: one among the temporary files that is this user's alone, since what lies in it
+/// is loaded as code.
+fn own_folder() -> Result<PathBuf, PeerError> {
+    use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+    let failed = |path: &Path| PeerError::io(format!("{}", path.display()));
+    let me = fs::metadata("/proc/self").map_err(failed(Path::new("/proc/self")))?.uid();
+    let folder = env::temp_dir().join(format!("gicbench-{me}"));
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(failed(&folder)(error));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&folder).map_err(failed(&folder))?;
+    if !found.is_dir() || found.uid() != me || found.mode() & 0o022 != 0 {
+        let why = "it is another's, or others may write to it: name a folder in GICBENCH_CACHE_DIR";
+        return Err(failed(&folder)(std::io::Error::other(why)));
+    }
+    Ok(folder)
 }
 
 /// One adapter's compilation.
@@ -175,7 +220,7 @@ impl Job<'_> {
             part(flag.as_bytes());
         }
         part(self.tools.version.as_bytes());
-        part(self.tools.cxx.as_bytes());
+        part(self.tools.cxx_version.as_bytes());
         part(self.found.version.as_bytes());
         let mut headers = Vec::new();
         for folder in self.library_includes() {
@@ -221,7 +266,7 @@ impl Job<'_> {
 
     fn state(&self, to: &Path) -> Result<(), PeerError> {
         let folder = self.folder()?;
-        let mut command = Command::new(&self.tools.cxx);
+        let mut command = cxx_command(&self.tools.cxx);
         self.flags(&mut command, folder.path());
         for include in &self.tools.includes {
             command.arg("-isystem").arg(include);
@@ -239,7 +284,9 @@ impl Job<'_> {
         let arch = format!("-arch={}", arch.name());
         let nvcc = || {
             let mut command = Command::new(&self.tools.nvcc);
-            command.arg(&arch).arg("-ccbin").arg(&self.tools.cxx);
+            // The program itself: nvcc takes no arguments with it.
+            let program = self.tools.cxx.iter().rev().find(|word| !word.starts_with('-'));
+            command.arg(&arch).arg("-ccbin").arg(program.map_or("c++", String::as_str));
             command
         };
         let mut command = nvcc();
@@ -304,7 +351,8 @@ fn keep(from: &Path, to: &Path) -> Result<(), PeerError> {
     whole().map_err(PeerError::io(format!("{}", to.display())))
 }
 
-/// Header files below a folder. A library's own folder is small; a link in a circle isn't followed for ever.
+/// Source files below a folder, some of which an adapter may include. A library's own folder is small; a link in a circle isn't followed for ever.
+const SOURCES: [&str; 8] = ["h", "hpp", "cuh", "inl", "c", "cc", "cpp", "cu"];
 fn gather(folder: &Path, depth: u32, into: &mut Vec<PathBuf>) -> Result<(), PeerError> {
     const DEEPEST: u32 = 12;
     let entries = fs::read_dir(folder).map_err(PeerError::io(format!("{}", folder.display())))?;
@@ -313,7 +361,7 @@ fn gather(folder: &Path, depth: u32, into: &mut Vec<PathBuf>) -> Result<(), Peer
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         if path.is_dir() && depth < DEEPEST {
             gather(&path, depth + 1, into)?;
-        } else if path.is_file() && ["h", "hpp", "cuh", "inl"].contains(&extension) {
+        } else if path.is_file() && SOURCES.contains(&extension) {
             into.push(path);
         }
     }

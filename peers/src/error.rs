@@ -41,7 +41,7 @@ pub enum PeerError {
     },
     /// The version's structures aren't those that the adapter knows.
     #[error(
-        "{title} {version} doesn't fit the adapter, which knows {}: {why}", known.join(", ")
+        "{title} {version} doesn't fit the adapter, which was written for {} and checks: {why}", known.join(", ")
     )]
     Unfit {
         /// The library.

@@ -36,6 +36,13 @@ impl Paths {
         Ok(Self(paths))
     }
 
+    /// The same, from the root, as far as they exist.
+    #[must_use]
+    pub fn absolute(self) -> Self {
+        let absolute = |path: PathBuf| path.canonicalize().unwrap_or(path);
+        Self(self.0.into_iter().map(|(name, path)| (name, absolute(path))).collect())
+    }
+
     /// The words that they were made of.
     #[must_use]
     pub fn words(&self) -> Vec<String> {

@@ -30,6 +30,7 @@ pub static ADAPTER: Adapter = Adapter {
         about: "UCCL-EP: 16-byte commands in FIFOs of pinned host memory, 8 for each of 4 proxies, \
                 posted by a CPU thread",
         kind: PathKind::Proxied,
+        value_bytes: &[],
         variants: &[
             LOW_LATENCY,
             NORMAL,

@@ -228,14 +228,29 @@ fn start(command: &[OsString]) -> io::Result<Running> {
     Ok(Running { child, input, lines })
 }
 
+/// The lines of its input. When that ends, who asked is gone: a point that still runs is not waited for.
+fn asked() -> io::Result<Receiver<String>> {
+    let (sender, lines) = mpsc::channel();
+    thread::Builder::new().name("input".to_owned()).spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        drop(sender);
+        thread::sleep(GRACE);
+        std::process::exit(3);
+    })?;
+    Ok(lines)
+}
+
 /// The child's side: measures the points that it is asked for until its input ends.
 ///
 /// # Errors
 /// Its input or output fails, or a line that it doesn't understand.
 pub fn serve(registry: &Registry, platform: &Platform, interrupt: &Interrupt) -> io::Result<()> {
     let published = Published::embedded().map_err(io::Error::other)?;
-    for line in io::stdin().lock().lines() {
-        let line = line?;
+    for line in asked()? {
         let Some(ask) = line.strip_prefix(MARK) else { continue };
         let Ask { settings, point } = serde_json::from_str(ask)?;
         let cpus = Cpus::detect(settings.engine)?;

@@ -71,11 +71,11 @@ impl Choice {
 
 /// A library's device code needs a GPU's threads as well as the library.
 fn transport(transport: Transport, platform: &Platform, paths: &peers::Paths) -> Choice {
-    let Some((_, path)) = peer::path(transport) else {
+    let Some((adapter, path)) = peer::path(transport) else {
         return Choice::new(transport.name(), Ok(()));
     };
     let library = peer::here(transport, paths).map_err(|error| error.to_string());
-    let found = library.as_ref().ok().map(ToString::to_string);
+    let found = peers::find(adapter, paths).ok().map(|found| found.to_string());
     let here = library.and_then(|_| platform.submitter(Submitter::Cuda));
     let way = |variant: &peers::Variant| Way { name: variant.name, about: variant.about };
     let variants = path.variants.iter().map(way).collect();
@@ -112,7 +112,9 @@ impl Listing {
                 one.transports.join(", "),
                 one.metrics.join(", ")
             )?;
-            let flags: Vec<&str> = one.axes.iter().map(|axis| axis.flag.as_str()).collect();
+            let mut flags: Vec<&str> = one.axes.iter().map(|axis| axis.flag.as_str()).collect();
+            // An axis of several transports may stand once for each.
+            flags.dedup();
             writeln!(out, "  {:width$}  {}", "", flags.join(" "))?;
         }
         for (title, choices) in [

@@ -143,7 +143,10 @@ fn choose(block: &Block, registry: &Registry) -> Result<Chosen, UsageError> {
             chosen.push((experiment, transports));
         }
     }
-    for transport in block.transports.iter().flatten() {
+    // All libraries are a group: those that have no notion of an experiment fall away.
+    let given: Vec<Transport> = block.transports.iter().flatten().copied().collect();
+    let group = Transport::PEERS.iter().all(|peer| given.contains(peer));
+    for transport in given.iter().filter(|transport| !(group && transport.is_peer())) {
         if !chosen.iter().any(|(_, transports)| transports.contains(transport)) {
             let used_by = registry.iter().filter(|e| e.transports().contains(transport));
             return Err(UsageError::Unused {
@@ -196,12 +199,20 @@ fn expand(
     let mut points = Vec::new();
     // Values that were asked for, and the reason for which a combination with them fell away.
     let mut refused: BTreeMap<(AxisId, Value), UsageError> = BTreeMap::new();
-    for transport in transports {
+    let mut without_variant = None;
+    'transports: for transport in transports {
         let mut axes = Vec::new();
         for used in experiment.axes().iter().filter(|used| used.applies_to(*transport)) {
             let mut values = values_of(block, experiment, (used, transports), suite, named)?;
             if used.axis == AxisId::Variant {
-                values = peer::chosen(*transport, experiment.name(), &values)?;
+                // Of several libraries one may have it.
+                match peer::chosen(*transport, experiment.name(), &values) {
+                    Ok(chosen) => values = chosen,
+                    Err(error) => {
+                        without_variant.get_or_insert(error);
+                        continue 'transports;
+                    }
+                }
             }
             axes.push((used.axis, values));
         }
@@ -245,6 +256,9 @@ fn expand(
                 }
             }
         }
+    }
+    if let (true, Some(error)) = (points.is_empty(), without_variant) {
+        return Err(error);
     }
     for ((axis, value), error) in refused {
         if !points.iter().any(|point| point.get(axis) == Some(value)) && named {

@@ -82,6 +82,10 @@ named! {
     FabricLib = "fabric-lib",
 }
 
+/// Why host threads measure no library.
+pub const NEEDS_GPU_THREADS: &str =
+    "a library's device code runs on GPU threads: use --submitter cuda";
+
 impl Transport {
     /// The libraries' paths.
     pub const PEERS: &'static [Transport] = &[

@@ -101,9 +101,9 @@ fn deadline_for(duration: Duration) -> Duration {
 }
 
 fn settings(args: &RunArgs, base: Settings) -> Result<Settings, UsageError> {
-    peer::paths(&args.peer_path)?;
-    let peer_paths =
-        if args.peer_path.is_empty() { base.peer_paths } else { args.peer_path.clone() };
+    // Those of a record stay, but for those that are named anew; a path holds wherever it is read again.
+    let words = [base.peer_paths, args.peer_path.clone()].concat();
+    let peer_paths = peer::paths(&words)?.absolute().words();
     Ok(Settings {
         peer_paths,
         check: args.check.map_or(base.check, |check| check == OnOff::On),

@@ -11,7 +11,7 @@ use crate::measurement::Measurement;
 use crate::peer::{self, Prepared};
 use crate::plan::Planned;
 use crate::platform::Platform;
-use crate::point::PointError;
+use crate::point::{NEEDS_GPU_THREADS, PointError, Submitter};
 use crate::published::Published;
 use crate::record::{Missing, PointId, Row};
 
@@ -99,6 +99,10 @@ impl Runner<'_> {
                 continue;
             }
             let transport = planned.point.transport;
+            if transport.is_peer() && submitter == Submitter::Host {
+                outcome.not_run.push(missing(planned, NEEDS_GPU_THREADS.to_owned()));
+                continue;
+            }
             if let Some(reason) = match &prepared {
                 Ok(prepared) => prepared.missing(transport),
                 Err(reason) => transport.is_peer().then(|| reason.clone()),
@@ -140,7 +144,8 @@ impl Runner<'_> {
     /// Compiles the adapters that the plan's points will need, as far as those can run here at all.
     fn prepare(&self, plan: &[Planned]) -> Result<Prepared, String> {
         let runnable = |planned: &&Planned| {
-            self.platform.submitter(planned.point.submitter).is_ok()
+            planned.point.submitter != Submitter::Host
+                && self.platform.submitter(planned.point.submitter).is_ok()
                 && self.platform.nic(planned.point.nic).is_ok()
         };
         let transports = plan.iter().filter(runnable).map(|planned| planned.point.transport);

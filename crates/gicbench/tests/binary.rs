@@ -108,7 +108,8 @@ fn nothing_that_can_run_is_3_with_the_reason() {
 fn a_library_that_cannot_be_measured_is_not_run_with_what_to_do_and_the_rest_is() {
     let record = tempfile::tempdir().expect("a directory");
     let path = record.path().join("run.json");
-    let here = record.path().display();
+    let here = record.path().canonicalize().expect("a path");
+    let here = here.display();
     let ran = gicbench(&[
         "run",
         "latency",
@@ -128,12 +129,15 @@ fn a_library_that_cannot_be_measured_is_not_run_with_what_to_do_and_the_rest_is(
         path.to_str().expect("UTF-8"),
     ])
     .code(4);
+    for word in ["latency, ", "use --submitter cuda", "PARTIAL"] {
+        assert!(stdout(&ran).contains(word), "{word}: {}", stdout(&ran));
+    }
+    let list = stdout(&gicbench(&["list", "--peer-path", &format!("uccl-ep={here}")]).code(0));
     for word in [
         "git clone https://github.com/microsoft/mscclpp",
         &format!("uccl-ep={here}: UCCL-EP isn't there") as &str,
-        "PARTIAL",
     ] {
-        assert!(stdout(&ran).contains(word), "{word}: {}", stdout(&ran));
+        assert!(list.contains(word), "{word}: {list}");
     }
     let record = std::fs::read_to_string(path).expect("a record");
     let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");

@@ -58,6 +58,9 @@ impl Experiment for Batching {
     }
 
     fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        if point.transport.is_peer() {
+            return peer::has_rate(point);
+        }
         let is = |axis, word| point.get(axis).and_then(|value| value.word()) == Some(word);
         let bytes = point.number(AxisId::Payload).unwrap_or(0);
         let warp = is(AxisId::Sharing, "warp")

@@ -422,6 +422,8 @@ impl Bench {
             .detail("sharing_scope", sharing.name())
             .detail("order_scope", order.name())
             .detail("space_check", space.name())
+            // Of what has another scope, who measures it says so.
+            .detail("completion_scope", peers::Scope::One.name())
     }
 
     /// Signals and atomics are counted at the target: none may be missing or twice.

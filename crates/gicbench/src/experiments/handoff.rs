@@ -62,6 +62,9 @@ impl Experiment for Handoff {
     }
 
     fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        if point.transport.is_peer() {
+            return peer::has_put(point, None);
+        }
         let is = |axis, word| point.word(axis).is_ok_and(|is| is == word);
         if is(AxisId::Reserve, "owned") && point.number(AxisId::Producers).is_ok_and(|n| n > 1) {
             return Err(Impossible {

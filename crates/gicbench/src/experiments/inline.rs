@@ -72,14 +72,9 @@ impl Experiment for Inline {
 
     fn possible(&self, point: &Point) -> Result<(), Impossible> {
         let inline = point.get(AxisId::Inline).and_then(|value| value.word()) == Some("on");
-        if inline && point.transport.is_peer() && point.number(AxisId::Payload).is_ok_and(|b| b > 8)
-        {
-            return Err(Impossible {
-                axis: AxisId::Payload,
-                with: AxisId::Inline,
-                why: "a library's put of a value has at most 8 B".to_owned(),
-                nearest: vec!["8".to_owned()],
-            });
+        if point.transport.is_peer() {
+            let bytes = point.number(AxisId::Payload).unwrap_or(0);
+            return peer::has_put(point, inline.then_some(bytes));
         }
         if inline && point.number(AxisId::Payload).is_ok_and(|bytes| bytes > u64::from(MAX_INLINE))
         {

@@ -59,6 +59,7 @@ impl Experiment for Latency {
             AxisUse::new(AxisId::Queues, "auto", "auto").only(RINGING),
             AxisUse::new(AxisId::DoorbellMemory, "auto", "auto").only(RINGING),
             AxisUse::new(AxisId::Handoff, "lap-parity", "lap-parity").only(&[Transport::MiniProxy]),
+            AxisUse::new(AxisId::Reserve, "owned", "owned").only(&[Transport::MiniProxy]),
             AxisUse::new(AxisId::Profile, "none", "none,cx7-ndr200"),
         ];
         AXES
@@ -173,7 +174,10 @@ const RINGING: &[Transport] = &[
 const WRITTEN_OUT: &[Transport] = &[Transport::Bare, Transport::Inlined];
 
 fn proxied(ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
-    let choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
+    let mut choice = proxy::tuned(point.word(AxisId::Handoff)?, 1)?;
+    if point.word(AxisId::Reserve)? == "atomic" {
+        choice.producers = proxy::reservation(true);
+    }
     let bytes: u32 = point.number_as(AxisId::Payload)?;
     let op = match point.word(AxisId::Op)? {
         "get" => ProxyOp::Get,

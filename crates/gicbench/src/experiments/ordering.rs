@@ -2,7 +2,7 @@
 
 use super::gda::{self, Spec};
 use super::peer;
-use super::{AxisUse, Experiment, Limits, Suite};
+use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use device::choice::{Choice, CqKind};
 use device::view::{Op, QuietScope};
 use peers::PeerOp;
@@ -65,6 +65,10 @@ impl Experiment for Ordering {
             Suite::Quick => Limits::new(20_000, 500, 250),
             Suite::Full => Limits::new(1_000_000, 5_000, 10_000),
         }
+    }
+
+    fn possible(&self, point: &Point) -> Result<(), Impossible> {
+        if point.transport.is_peer() { peer::has_put(point, None) } else { Ok(()) }
     }
 
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {

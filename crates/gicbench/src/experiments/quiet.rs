@@ -85,6 +85,7 @@ impl Experiment for Quiet {
         };
         let mut bench = Bench::new(ctx, point, spec)?;
         let samples = bench.latency(ctx, Op::Put, scope)?;
-        Ok(vec![bench.finish(ctx, Measurement::put_completion(samples.total))?])
+        let measurement = bench.finish(ctx, Measurement::put_completion(samples.total))?;
+        Ok(vec![measurement.detail("completion_scope", point.word(AxisId::Scope)?)])
     }
 }

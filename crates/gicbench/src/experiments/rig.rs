@@ -275,7 +275,7 @@ impl Rig {
     pub fn completes(&self) -> Result<(), PointError> {
         if self.nobody_executes() {
             return Err(PointError::not_run(
-                "with NIC none nothing completes: only `batching` measures the submit side alone",
+                "with NIC none nothing completes: `batching` of mini-gda measures the submit side alone",
             ));
         }
         Ok(())

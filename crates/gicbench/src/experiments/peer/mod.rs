@@ -26,9 +26,10 @@ use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, MemoryKind};
 use crate::peer;
-use crate::point::{Point, PointError};
+use crate::point::{NEEDS_GPU_THREADS, Point, PointError};
 use crate::quantity::{MMsgs, Micros};
 
+use super::Impossible;
 use super::gda::{LAUNCH, LEAST_ON_GPU, SETTLE};
 use super::payload::{Slots, fill};
 use super::rig::{Need, Rig, broke};
@@ -66,7 +67,6 @@ const DC_KEY: u64 = 0x6769_6362_656e_6368;
 
 pub(super) struct Bench {
     adapter: &'static Adapter,
-    path: &'static PeerPath,
     variant: &'static Variant,
     compiled: Compiled,
     library: Arc<StateLibrary>,
@@ -107,7 +107,7 @@ pub(super) fn variant(point: &Point) -> Result<(&'static PeerPath, &'static Vari
 impl Bench {
     pub fn new(ctx: &mut RunContext, point: &Point, spec: Spec) -> Result<Self, PointError> {
         let not_run = |error: peers::PeerError| PointError::not_run(error.to_string());
-        let (adapter, path) = peer::path(point.transport)
+        let (adapter, _) = peer::path(point.transport)
             .ok_or_else(|| PointError::failed(format!("{} is no library's", point.transport)))?;
         let (_, variant) = variant(point)?;
         let posts = variant.queue == Queue::Cpu;
@@ -126,9 +126,7 @@ impl Bench {
         )?;
         rig.completes()?;
         let Some(gpu) = rig.gpu() else {
-            return Err(PointError::not_run(
-                "a library's device code runs on GPU threads: use --submitter cuda",
-            ));
+            return Err(PointError::not_run(NEEDS_GPU_THREADS));
         };
         let paths = peer::paths(ctx.peer_paths()).map_err(broke)?;
         let tools = Toolchain::find().map_err(not_run)?;
@@ -147,7 +145,6 @@ impl Bench {
             failures: rig.words(spec.threads.max(2) as usize)?,
             rig,
             adapter,
-            path,
             variant,
             compiled,
             library,
@@ -547,8 +544,8 @@ impl Bench {
             OrderScope::Gpu => Order::GpuRelease,
             OrderScope::System => Order::SystemFence,
         };
-        let submits = self.path.kind == PathKind::GpuSubmitted && !self.variant.cpu_rings;
-        let unsafe_order = submits.then(|| self.rig.unsafe_order(order)).flatten();
+        // Also where a CPU posts: what it takes and what the NIC then reads is this order's.
+        let unsafe_order = self.rig.unsafe_order(order);
         let mut measurement = self.rig.finish_foreign(measurement, unsafe_order)?;
         if ctx.check() {
             measurement = measurement.checked(self.wrong);
@@ -614,11 +611,71 @@ fn operation(name: &str) -> Option<PeerOp> {
     }
 }
 
-/// Whether a variant has an operation.
+/// Whether a variant has the operation of the axis.
 pub(super) fn has_operation(point: &Point) -> bool {
     let op = point.word(AxisId::Op).ok().and_then(operation);
-    let Ok((_, variant)) = variant(point) else { return false };
-    op.is_some_and(|op| variant.ops.contains(&op))
+    op.is_some_and(|op| has(point, op))
+}
+
+fn has(point: &Point, op: PeerOp) -> bool {
+    variant(point).is_ok_and(|(_, variant)| variant.ops.contains(&op))
+}
+
+/// That a library's variant has a put; one of a value where there are bytes.
+///
+/// # Errors
+/// What it lacks.
+pub(super) fn has_put(point: &Point, value: Option<u64>) -> Result<(), Impossible> {
+    let (op, sizes) = match value {
+        None => (PeerOp::Put, &[] as &[u32]),
+        Some(_) => {
+            (PeerOp::PutValue, variant(point).map_or(&[] as &[u32], |(path, _)| path.value_bytes))
+        }
+    };
+    let axis = if value.is_some() { AxisId::Inline } else { AxisId::Payload };
+    if !has(point, op) {
+        return Err(Impossible {
+            axis,
+            with: AxisId::Variant,
+            why: format!("{} has no {} there", point.transport, op.name().replace('_', "-")),
+            nearest: Vec::new(),
+        });
+    }
+    match value {
+        Some(bytes) if !sizes.iter().any(|size| u64::from(*size) == bytes) => Err(Impossible {
+            axis: AxisId::Payload,
+            with: AxisId::Inline,
+            why: format!("{}'s put of a value has another size", point.transport),
+            nearest: sizes.iter().map(ToString::to_string).collect(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// That a library's variant posts many, and a warp whole batches.
+///
+/// # Errors
+/// What it lacks.
+pub(super) fn has_rate(point: &Point) -> Result<(), Impossible> {
+    let warp = point.word(AxisId::Sharing).is_ok_and(|word| word == "warp");
+    let lanes = variant(point).ok().and_then(|(_, variant)| variant.rate);
+    if lanes.is_none() || (warp && lanes != Some(RateLanes::Both)) {
+        return Err(Impossible {
+            axis: AxisId::Sharing,
+            with: AxisId::Variant,
+            why: format!("{} has no such batches there", point.transport),
+            nearest: vec!["thread".to_owned()],
+        });
+    }
+    if warp && !point.number(AxisId::Batch).is_ok_and(|batch| batch.is_multiple_of(32)) {
+        return Err(Impossible {
+            axis: AxisId::Batch,
+            with: AxisId::Sharing,
+            why: "a warp's batch is a multiple of 32".to_owned(),
+            nearest: vec!["32".to_owned()],
+        });
+    }
+    Ok(())
 }
 
 /// `latency`: issue or enqueue, with completion, and for an 8-byte put the round trip.
