@@ -204,6 +204,7 @@ impl Nic {
                     }
                     if let Outcome::Broken(cause) = outcome {
                         qp.error.get_or_insert(cause);
+                        qp.by_request = true;
                         completion::enter_error(qp);
                         broken(qp, index, &mut self.flushing, &mut self.active);
                     }

@@ -29,6 +29,8 @@ pub enum Event {
         qpn: Qpn,
         /// Why, if a WQE or a request did it.
         cause: Option<Cause>,
+        /// A peer's request did it, not a WQE.
+        by_request: bool,
     },
 }
 
@@ -98,12 +100,16 @@ impl Nic {
         Ok(())
     }
 
-    /// Tells the completions that are due. To be called after each step.
-    pub fn take_completions(&mut self, mut tell: impl FnMut(Event)) {
+    /// Tells the completions that are due, at most `most` of them. To be called after each step.
+    pub fn take_completions(&mut self, most: usize, mut tell: impl FnMut(Event)) {
+        let mut told = 0;
         for &index in &self.watched_cqs {
-            let due = self.cqs.table.at_mut(index).is_some_and(Cq::is_due);
-            if due {
+            if told == most {
+                return;
+            }
+            if self.cqs.table.at_mut(index).is_some_and(Cq::is_due) {
                 tell(Event::Completion { cq: self.cqs.id(index) });
+                told += 1;
             }
         }
     }
@@ -123,7 +129,11 @@ impl Nic {
         for (_, qp) in self.qps.iter_mut() {
             if qp.state == QpState::Error && !qp.told {
                 qp.told = true;
-                tell(Event::QpError { qpn: Qpn(qp.qpn), cause: qp.error });
+                tell(Event::QpError {
+                    qpn: Qpn(qp.qpn),
+                    cause: qp.error,
+                    by_request: qp.by_request,
+                });
             }
         }
     }

@@ -428,6 +428,8 @@ pub(crate) struct Qp {
     pub user_index: u32,
     /// That it is in ERROR was told, or asked for.
     pub told: bool,
+    /// A peer's request brought it there.
+    pub by_request: bool,
     /// In the NIC's list of QPs with work.
     pub active: bool,
     pub error: Option<Cause>,

@@ -111,6 +111,7 @@ impl Nic {
             reconnect: false,
             user_index: 0,
             told: false,
+            by_request: false,
             active: false,
             error: None,
         };
@@ -348,6 +349,7 @@ impl Nic {
                 qp.sq.reset();
                 qp.error = None;
                 qp.told = false;
+                qp.by_request = false;
                 qp.destination = None;
                 qp.reconnect = false;
                 qp.active = false;

@@ -17,7 +17,7 @@ fn put(rig: &mut Rig, rkey: u32) {
 
 fn completions(nic: &mut Nic) -> usize {
     let mut seen = 0;
-    nic.take_completions(|_| seen += 1);
+    nic.take_completions(9, |_| seen += 1);
     seen
 }
 
@@ -79,9 +79,12 @@ fn errors_are_told_once_and_not_to_who_asked_for_them() {
             nic.take_errors(|event| told.push(event));
         }
     }
-    let cause = |nic: usize, qpn| (qpn, rig.nics[nic].qp_error(qpn));
-    let (a, b) = (cause(0, rig.a.qpn), cause(1, rig.b.qpn));
-    assert_eq!(told, [a, b].map(|(qpn, cause)| Event::QpError { qpn, cause }));
+    let event = |nic: usize, qpn, by_request| Event::QpError {
+        qpn,
+        cause: rig.nics[nic].qp_error(qpn),
+        by_request,
+    };
+    assert_eq!(told, [event(0, rig.a.qpn, false), event(1, rig.b.qpn, true)]);
     let mut rig = Rig::new();
     rig.nics[0].modify_qp(rig.a.qpn, Modify::ToError).unwrap();
     rig.run();

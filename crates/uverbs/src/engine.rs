@@ -1,0 +1,438 @@
+//! The devices of one process, and the thread that drives them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use softnic::{Caps, CqId, Event, LinkEnd, Nic, NicConfig, Profile, Qpn, UarId};
+
+use crate::channel::{About, Channel};
+use crate::config::DeviceConfig;
+use crate::errno::Errno;
+use crate::fabric::{Fabric, Node};
+use crate::turn;
+
+/// Who is told of an object's events, and by which name.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    pub(crate) channel: Arc<Channel>,
+    /// What the client calls the object.
+    pub(crate) name: u64,
+    /// The object's handle.
+    pub(crate) handle: u32,
+}
+
+/// A peer that this device has a link to.
+struct Peer {
+    node: Node,
+    gone: bool,
+}
+
+/// A device that is in use.
+pub(crate) struct Port {
+    pub(crate) config: DeviceConfig,
+    pub(crate) nic: Nic,
+    pub(crate) node: Node,
+    pub(crate) completions: HashMap<CqId, Listener>,
+    pub(crate) cq_errors: HashMap<CqId, Listener>,
+    pub(crate) qp_errors: HashMap<Qpn, Listener>,
+    /// Doorbell pages by the number that commands give.
+    pub(crate) pages: HashMap<u32, UarId>,
+    next_page: u32,
+    peers: Vec<Peer>,
+    bell: u32,
+    reported: usize,
+}
+
+impl Port {
+    /// Gives a doorbell page a number, from 1 on, of 16 bits.
+    pub(crate) fn add_page(&mut self, uar: UarId) -> Option<u32> {
+        let mut tries = 0..=u32::from(u16::MAX);
+        let number = tries.find_map(|_| {
+            self.next_page = self.next_page % u32::from(u16::MAX) + 1;
+            (!self.pages.contains_key(&self.next_page)).then_some(self.next_page)
+        })?;
+        self.pages.insert(number, uar);
+        Some(number)
+    }
+
+    /// The address of the NIC that a device's QP number leads to, linked to this one; of nobody if there is none.
+    pub(crate) fn route(
+        &mut self,
+        fabric: &Fabric,
+        device: Option<u16>,
+        qpn: u32,
+    ) -> Result<u16, Errno> {
+        let owner = device.and_then(|device| fabric.owner(device, qpn));
+        match owner {
+            Some(node) if node == self.node => Ok(node.nic()),
+            Some(node) => {
+                if let Some(end) = fabric.connect(self.node, node)? {
+                    self.connected(node, end);
+                }
+                Ok(node.nic())
+            }
+            None => {
+                self.nic.connect_link(LinkEnd::nowhere(NOBODY));
+                Ok(NOBODY)
+            }
+        }
+    }
+
+    fn connected(&mut self, node: Node, end: LinkEnd) {
+        self.nic.connect_link(end);
+        self.peers.retain(|peer| peer.node.at != node.at);
+        self.peers.push(Peer { node, gone: false });
+    }
+
+    /// Takes links that others have made, and notes who is gone.
+    fn look_around(&mut self, fabric: &Fabric, thoroughly: bool) {
+        let bell = fabric.bell(self.node);
+        if bell != self.bell
+            && let Ok(ends) = fabric.accept(self.node)
+        {
+            self.bell = bell;
+            for (node, end) in ends {
+                self.connected(node, end);
+            }
+        }
+        let (me, nic) = (self.node, &mut self.nic);
+        self.peers.retain_mut(|peer| {
+            if peer.gone && thoroughly {
+                // What it had sent was taken in the meantime.
+                nic.connect_link(LinkEnd::nowhere(peer.node.nic()));
+                fabric.release(me, peer.node);
+                return false;
+            }
+            if !peer.gone && !fabric.is_there(peer.node, thoroughly) {
+                nic.cut_link(peer.node.nic());
+                peer.gone = true;
+            }
+            true
+        });
+    }
+
+    fn report(&mut self, fabric: &Fabric) {
+        let findings = self.nic.findings();
+        for finding in findings.iter().skip(self.reported) {
+            // A verbs program may bound what is in flight by other means than its queues' sizes.
+            if matches!(finding, softnic::Finding::CqTooSmall { .. }) {
+                continue;
+            }
+            let (name, pid) = (self.config.name(), std::process::id());
+            fabric.report(&format!("{name} of process {pid}: {finding}"));
+        }
+        self.reported = findings.len();
+    }
+
+    fn tell(&self, event: Event) {
+        match event {
+            Event::Completion { cq } => {
+                if let Some(to) = self.completions.get(&cq) {
+                    to.channel.push(About::Cq(to.handle), &to.name.to_ne_bytes());
+                }
+            }
+            Event::CqError { cq } => tell_async(self.cq_errors.get(&cq), event),
+            Event::QpError { qpn, .. } => tell_async(self.qp_errors.get(&qpn), event),
+            _ => {}
+        }
+    }
+}
+
+/// A NIC address that no node has.
+const NOBODY: u16 = u16::MAX;
+
+/// Event types, as `enum ib_event_type` has them.
+mod kind {
+    pub(super) const CQ_ERROR: u32 = 0;
+    pub(super) const QP_FATAL: u32 = 1;
+    pub(super) const QP_REQUEST: u32 = 2;
+    pub(super) const QP_ACCESS: u32 = 3;
+}
+
+fn tell_async(listener: Option<&Listener>, event: Event) {
+    use wire::cqe::Syndrome;
+    let Some(to) = listener else { return };
+    let (about, kind) = match event {
+        Event::QpError { cause, by_request, .. } => {
+            let kind = match cause.map(|cause| cause.syndrome) {
+                Some(Syndrome::RemoteAccess) if by_request => kind::QP_ACCESS,
+                Some(Syndrome::RemoteInvalidRequest) if by_request => kind::QP_REQUEST,
+                Some(Syndrome::LocalQpOp) => kind::QP_FATAL,
+                // The completion says it.
+                _ => return,
+            };
+            (About::Qp(to.handle), kind)
+        }
+        _ => (About::CqError(to.handle), kind::CQ_ERROR),
+    };
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&to.name.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&kind.to_ne_bytes());
+    to.channel.push(about, &bytes);
+}
+
+/// What the thread and the commands share.
+pub(crate) struct Shared {
+    pub(crate) fabric: Fabric,
+    devices: Vec<DeviceConfig>,
+    profile: Profile,
+    ports: Mutex<Vec<Port>>,
+    /// Commands that wait for the ports.
+    waiting: AtomicU32,
+    stop: AtomicBool,
+}
+
+/// The devices of one process. The engine's thread starts with the first that is opened.
+pub struct Host {
+    pub(crate) shared: Arc<Shared>,
+    threaded: bool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Packets a NIC handles before the next NIC's turn.
+const BUDGET: u32 = 256;
+
+impl Host {
+    /// A host whose devices are driven by a thread of their own.
+    #[must_use]
+    pub fn new(fabric: Fabric, devices: Vec<DeviceConfig>, profile: Profile) -> Self {
+        Self::with(fabric, devices, profile, true)
+    }
+
+    /// A host whose devices do nothing until [`step`](Self::step) is called.
+    #[must_use]
+    pub fn stepped(fabric: Fabric, devices: Vec<DeviceConfig>) -> Self {
+        Self::with(fabric, devices, Profile::NONE, false)
+    }
+
+    fn with(fabric: Fabric, devices: Vec<DeviceConfig>, profile: Profile, threaded: bool) -> Self {
+        let shared = Shared {
+            fabric,
+            devices,
+            profile,
+            ports: Mutex::new(Vec::new()),
+            waiting: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared), threaded, thread: Mutex::new(None) }
+    }
+
+    /// The devices.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceConfig] {
+        &self.shared.devices
+    }
+
+    /// Opens a device.
+    pub(crate) fn open(&self, index: u16) -> Result<DeviceConfig, Errno> {
+        let device = self.shared.devices.iter().find(|device| device.index == index);
+        let device = *device.ok_or(Errno::ENOENT)?;
+        self.shared.with_ports(|ports| {
+            if !ports.iter().any(|port| port.config == device) {
+                ports.push(self.shared.new_port(device)?);
+            }
+            Ok::<(), Errno>(())
+        })?;
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.threaded && thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let spawned = std::thread::Builder::new().name("gicbench-nic".to_owned());
+            *thread = Some(spawned.spawn(move || shared.run()).map_err(|_| Errno::EAGAIN)?);
+        }
+        Ok(device)
+    }
+
+    /// Does what there is to do, once. True if anything was done.
+    pub fn step(&self) -> bool {
+        let mut ports = self.shared.lock();
+        let now = now();
+        let did = self.shared.step(&mut ports, now);
+        self.shared.look_around(&mut ports, true);
+        did
+    }
+
+    /// Ends the engine, after the step that it is at, and takes the devices off the fabric.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let deadline = Instant::now() + Duration::from_secs(2);
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        let mut ports = self.shared.lock();
+        for _ in 0..64 {
+            if !self.shared.step(&mut ports, now()) {
+                break;
+            }
+        }
+        for port in ports.drain(..) {
+            self.shared.fabric.leave(port.node);
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Nanoseconds of the machine's monotonic clock, the same in all processes.
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How often the engine looks at who else is there.
+const LOOK: u64 = 2_000_000;
+/// How often it asks the system who is alive.
+const THOROUGH: u64 = 100_000_000;
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Vec<Port>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` between two steps of the engine.
+    pub(crate) fn with_ports<R>(&self, f: impl FnOnce(&mut Vec<Port>) -> R) -> R {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let mut ports = self.lock();
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        f(&mut ports)
+    }
+
+    /// Runs `f` on one device, between two steps.
+    pub(crate) fn with_port<R>(
+        &self,
+        device: u16,
+        f: impl FnOnce(&mut Port, &Fabric) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        self.with_ports(|ports| {
+            let port = ports.iter_mut().find(|port| port.config.index == device);
+            f(port.ok_or(Errno::EIO)?, &self.fabric)
+        })
+    }
+
+    pub(crate) fn device_of(&self, is_it: impl Fn(&DeviceConfig) -> bool) -> Option<u16> {
+        self.devices.iter().find(|device| is_it(device)).map(|device| device.index)
+    }
+
+    fn new_port(&self, config: DeviceConfig) -> Result<Port, Errno> {
+        let node = self.fabric.join(config.index)?;
+        let nic = NicConfig {
+            id: node.nic(),
+            caps: CAPS,
+            profile: self.profile,
+            qpn_tags: node.tags(),
+            ..NicConfig::default()
+        };
+        let mut nic = Nic::new(nic);
+        nic.set_far(true);
+        Ok(Port {
+            config,
+            nic,
+            node,
+            completions: HashMap::new(),
+            cq_errors: HashMap::new(),
+            qp_errors: HashMap::new(),
+            pages: HashMap::new(),
+            next_page: 0,
+            peers: Vec::new(),
+            bell: self.fabric.bell(node),
+            reported: 0,
+        })
+    }
+
+    fn step(&self, ports: &mut [Port], now: u64) -> bool {
+        let mut executed = 0u32;
+        for port in ports {
+            executed = executed.saturating_add(port.nic.step(now, BUDGET).executed);
+            let mut events = [None; 8];
+            loop {
+                let mut count = 0;
+                port.nic.take_completions(events.len(), |event| {
+                    if let Some(slot) = events.get_mut(count) {
+                        *slot = Some(event);
+                        count += 1;
+                    }
+                });
+                for event in events[..count].iter_mut().filter_map(Option::take) {
+                    port.tell(event);
+                }
+                if count < events.len() {
+                    break;
+                }
+            }
+        }
+        executed > 0
+    }
+
+    fn look_around(&self, ports: &mut [Port], thoroughly: bool) {
+        for port in ports {
+            port.look_around(&self.fabric, thoroughly);
+            port.report(&self.fabric);
+            let mut events = Vec::new();
+            port.nic.take_errors(|event| events.push(event));
+            events.into_iter().for_each(|event| port.tell(event));
+            let listeners = port.completions.values().chain(port.cq_errors.values());
+            for listener in listeners.chain(port.qp_errors.values()) {
+                listener.channel.flush_waiting();
+            }
+        }
+    }
+
+    fn run(&self) {
+        turn::prepare();
+        let mut idle = turn::Idle::new();
+        let (mut looked, mut asked) = (0, 0);
+        while !self.stop.load(Ordering::Acquire) {
+            if self.waiting.load(Ordering::Acquire) > 0 {
+                std::thread::yield_now();
+            }
+            let mut ports = self.lock();
+            let mut did = false;
+            // The lock is kept over a few steps that find work.
+            for _ in 0..16 {
+                let now = now();
+                let progress = self.step(&mut ports, now);
+                did |= progress;
+                if now >= looked + LOOK {
+                    let thoroughly = now >= asked + THOROUGH;
+                    asked = if thoroughly { now } else { asked };
+                    looked = now;
+                    self.look_around(&mut ports, thoroughly);
+                }
+                if !progress || self.waiting.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
+            }
+            drop(ports);
+            if did {
+                idle.found_work();
+            } else {
+                idle.wait();
+            }
+        }
+    }
+}
+
+/// What one process's share of a device holds.
+const CAPS: Caps = Caps {
+    max_qps: 1024,
+    max_dcts: 256,
+    max_dc_contexts: 1024,
+    max_cqs: 1024,
+    max_mrs: 65_536,
+    max_pds: 4096,
+    max_uars: 4096,
+    log_max_sq_blocks: 15,
+    max_outstanding: 512,
+    max_message: 1 << 30,
+    max_rd_atomic: 16,
+    mtu: 4096,
+};

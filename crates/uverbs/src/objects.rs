@@ -1,0 +1,114 @@
+//! The objects of a context, by handle.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use softnic::{CqId, MrKeys, PdId, Qpn, UarId};
+
+use crate::abi::{ModifyQp, QpCap};
+use crate::channel::Channel;
+use crate::page::Mappable;
+
+/// A completion queue.
+pub(crate) struct CqObject {
+    pub(crate) id: CqId,
+    /// Bytes from one entry to the next.
+    pub(crate) stride: u64,
+    pub(crate) channel: Option<Arc<Channel>>,
+    pub(crate) errors: Option<Arc<Channel>>,
+}
+
+/// A queue pair.
+pub(crate) struct QpObject {
+    pub(crate) qpn: Qpn,
+    pub(crate) cap: QpCap,
+    pub(crate) signal_all: bool,
+    /// What it was last told of each attribute.
+    pub(crate) attr: ModifyQp,
+    pub(crate) errors: Option<Arc<Channel>>,
+}
+
+/// A doorbell page.
+pub(crate) struct UarObject {
+    pub(crate) id: UarId,
+    /// Its number in commands.
+    pub(crate) page: u32,
+    pub(crate) mappable: Mappable,
+}
+
+/// A memory region.
+#[derive(Clone, Copy)]
+pub(crate) struct MrObject {
+    pub(crate) keys: MrKeys,
+    pub(crate) pd: u32,
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+}
+
+/// What a handle leads to.
+pub(crate) enum Object {
+    Pd(PdId),
+    Mr(MrObject),
+    Cq(CqObject),
+    Qp(Box<QpObject>),
+    Uar(UarObject),
+    /// An address handle, of a protection domain's handle.
+    Ah(u32),
+}
+
+/// All objects of a context.
+#[derive(Default)]
+pub(crate) struct Objects {
+    map: BTreeMap<u32, Object>,
+    next: u32,
+}
+
+/// Handles of one context.
+const MOST: usize = 1 << 20;
+
+impl Objects {
+    /// Whether another object may be added.
+    pub(crate) fn has_room(&self) -> bool {
+        self.map.len() < MOST
+    }
+
+    /// Adds an object, under the next handle that is free.
+    pub(crate) fn add(&mut self, object: Object) -> u32 {
+        while self.map.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let handle = self.next;
+        self.next = handle.wrapping_add(1);
+        self.map.insert(handle, object);
+        handle
+    }
+
+    pub(crate) fn get(&self, handle: u32) -> Option<&Object> {
+        self.map.get(&handle)
+    }
+
+    pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut Object> {
+        self.map.get_mut(&handle)
+    }
+
+    pub(crate) fn remove(&mut self, handle: u32) -> Option<Object> {
+        self.map.remove(&handle)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Object)> {
+        self.map.iter().map(|(&handle, object)| (handle, object))
+    }
+
+    /// The handles, in the order in which they may all be destroyed: users before what they use.
+    pub(crate) fn in_order_of_end(&self) -> Vec<u32> {
+        let rank = |object: &Object| match object {
+            Object::Qp(_) | Object::Ah(_) => 0,
+            Object::Cq(_) | Object::Mr(_) | Object::Uar(_) => 1,
+            Object::Pd(_) => 2,
+        };
+        let mut handles: Vec<_> =
+            self.iter().map(|(handle, object)| (rank(object), handle)).collect();
+        handles.sort_unstable();
+        handles.into_iter().map(|(_, handle)| handle).collect()
+    }
+}
