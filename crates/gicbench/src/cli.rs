@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, V
 use crate::axes::{AXES, AxisId, Value};
 use crate::cpus::EngineChoice;
 use crate::decode::DecodeArgs;
+use crate::nic_exec::NicAction;
 use crate::quantity::{Bytes, parse_duration};
 use crate::report::ReportArgs;
 use crate::usage::UsageError;
@@ -42,6 +43,9 @@ pub enum Action {
     /// Measures the points that it reads from its input, for a run that may lose it
     #[command(hide = true, name = crate::isolated::COMMAND)]
     PointWorker,
+    /// Software ConnectXs for programs that know nothing of them
+    #[command(subcommand)]
+    Nic(NicAction),
     /// Look at this machine, and say what each finding means for a measurement
     Doctor {
         /// Print JSON

@@ -19,6 +19,7 @@ pub mod isolated;
 pub mod list;
 pub mod machine;
 pub mod measurement;
+pub mod nic_exec;
 pub mod peer;
 pub mod plan;
 pub mod platform;

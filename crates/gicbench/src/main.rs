@@ -10,6 +10,7 @@ use gicbench::context::Interrupt;
 use gicbench::decode::{self, DecodeError};
 use gicbench::exit::ExitStatus;
 use gicbench::list::Listing;
+use gicbench::nic_exec::{self, ExecError, NicAction};
 use gicbench::platform::Platform;
 use gicbench::report::{self, ReportError};
 use gicbench::run::{self, RunError};
@@ -43,6 +44,10 @@ fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<ReportError>() {
         return error.status();
     }
+    match error.downcast_ref::<ExecError>() {
+        None | Some(ExecError::Run(_) | ExecError::Spawn { .. }) => {}
+        Some(_) => return ExitStatus::Usage,
+    }
     match error.downcast_ref::<DecodeError>() {
         Some(DecodeError::Write(_)) | None => ExitStatus::Failed,
         Some(_) => ExitStatus::Usage,
@@ -75,6 +80,11 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
             }
             result => Ok(result.map(|()| ExitStatus::Done)?),
         },
+        Action::Nic(NicAction::Exec(args)) => {
+            // The program writes there; its status is this one's.
+            drop(out);
+            std::process::exit(nic_exec::exec(args)?.into())
+        }
         Action::Report(args) => Ok(report::run(args, experiments::all(), &mut out)?),
         Action::Doctor { json, peer_path } => {
             let paths = peer::paths(peer_path).map_err(RunError::from)?;

@@ -42,13 +42,18 @@ pub struct Counters {
 pub(crate) struct Uar {
     pub page: DmaBuf,
     /// Register values last seen.
-    pub seen: [u64; 2],
+    pub seen: [u64; REGISTERS.len()],
     /// QPs of the page, by index.
     pub qps: Vec<u32>,
 }
 
-/// The registers of a page that sends are rung at.
-pub(crate) const REGISTERS: [usize; 2] = [UAR_SEND, UAR_SEND + UAR_BLUEFLAME_STRIDE];
+/// The registers of a page that sends are rung at: libmlx5 gives a page's first pair to one QP, the second to another.
+pub(crate) const REGISTERS: [usize; 4] = [
+    UAR_SEND,
+    UAR_SEND + UAR_BLUEFLAME_STRIDE,
+    UAR_SEND + 2 * UAR_BLUEFLAME_STRIDE,
+    UAR_SEND + 3 * UAR_BLUEFLAME_STRIDE,
+];
 
 /// A software ConnectX: one owner, no thread, no clock, no lock.
 ///
@@ -217,7 +222,7 @@ impl Nic {
             .ok_or(CreateError::Unknown { what: "protection domain" })
     }
 
-    /// Makes a page of memory a doorbell page. Its registers lie at [`UAR_SEND`] and, alternating with it,
+    /// Makes a page of memory a doorbell page. Its registers lie at [`UAR_SEND`] and up to three times
     /// [`UAR_BLUEFLAME_STRIDE`] behind. What they hold now is taken as seen.
     ///
     /// # Errors
@@ -231,7 +236,7 @@ impl Nic {
                 align: 8,
             });
         }
-        let mut seen = [0; 2];
+        let mut seen = [0; REGISTERS.len()];
         for (seen, register) in seen.iter_mut().zip(REGISTERS) {
             *seen = u64::from_ne_bytes(page.load_u64(register).unwrap_or_default());
         }

@@ -6,8 +6,9 @@ mod rig;
 use rig::*;
 use softnic::*;
 use wire::cqe::{Cqe, CqeOpcode};
+use wire::doorbell::{Doorbell, UAR_BLUEFLAME_STRIDE, UAR_SEND};
 use wire::wqe::{CtrlFlags, Opcode, Raddr};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn put(rig: &mut Rig, rkey: u32) {
     rig.a.write_inline(REMOTE, rkey, &[1; 8], CtrlFlags::CQ_UPDATE);
@@ -174,6 +175,22 @@ fn numbers_have_the_tags_that_were_asked_for() {
         let again = rig::side(&mut nic, LOCAL, &Options::default());
         assert_eq!(again.qpn.0 >> 16, 9 + (1 + nth) % 3);
         nic.destroy_qp(again.qpn).unwrap();
+    }
+}
+
+#[test]
+fn each_of_a_pages_four_registers_rings() {
+    let mut rig = Rig::new();
+    let rkey = rig.b.keys.rkey;
+    for nth in 0..8 {
+        rig.a.write_inline(REMOTE, rkey, &[1; 8], CtrlFlags::CQ_UPDATE);
+        rig.a.set_record(rig.a.producer);
+        let register = UAR_SEND + nth % 4 * UAR_BLUEFLAME_STRIDE;
+        let value = Doorbell::next_free(rig.a.qpn.0, rig.a.producer);
+        let bytes: [u8; 8] = value.as_bytes().try_into().unwrap();
+        rig.a.page.word(register).store(u64::from_ne_bytes(bytes), RELEASE);
+        rig.run();
+        assert_eq!(rig.a.poll_all().len(), 1, "register {register:#x}");
     }
 }
 

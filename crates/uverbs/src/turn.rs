@@ -1,8 +1,9 @@
 //! How the engine's thread shares processors with the program that it serves.
 //!
-//! A program that polls never gives its processor up, so on a machine of few processors the engine has to come in
-//! between: it asks for short slices, which lets it go before a thread that has longer ones, and it sleeps rather than
-//! yields when it has nothing to do, because who wakes up may go first and who yields goes last.
+//! A program that polls never gives its processor up. On a machine of few processors the engine has its turn when the
+//! program's slice is over, and must not lose it: it yields between steps, and sleeps only after a long time without
+//! work. Sleeping sooner was measured to be three times as slow on two busy processors (a round trip of
+//! `ibv_rc_pingpong` took 60 ms, and 14 ms with yields).
 
 use std::time::Duration;
 
@@ -48,10 +49,12 @@ pub(crate) fn prepare() {
 /// What to do between two steps that found nothing.
 pub(crate) struct Idle {
     steps: u32,
-    /// Steps before the first sleep.
+    /// Steps before the first yield.
     spins: u32,
 }
 
+/// Steps without work, yielding after each, before the first sleep.
+const YIELDS: u32 = 20_000;
 /// The longest sleep.
 const NAP: Duration = Duration::from_micros(200);
 /// Sleeps of each length, until they get longer.
@@ -72,8 +75,9 @@ impl Idle {
         self.steps = self.steps.saturating_add(1);
         match self.steps.checked_sub(self.spins) {
             None => std::hint::spin_loop(),
+            Some(more) if more < YIELDS => std::thread::yield_now(),
             Some(more) => {
-                let nap = Duration::from_micros(1 + u64::from(more / PATIENCE));
+                let nap = Duration::from_micros(1 + u64::from((more - YIELDS) / PATIENCE));
                 std::thread::sleep(nap.min(NAP));
             }
         }

@@ -29,8 +29,8 @@ use layout::{LINKS, LinkEntry, NODES, NodeEntry, Table};
 
 /// Upper bytes of QP numbers that one node has.
 const TAGS: u8 = 4;
-/// Lanes of 128 KiB.
-const LANES: LinkAttr = LinkAttr { log_lane_bytes: 17 };
+/// Lanes of 1 MiB: what fits is on its way while the other engine waits for a processor.
+const LANES: LinkAttr = LinkAttr { log_lane_bytes: 20 };
 /// A lock is held for microseconds; who waits longer waits for a process that stands still.
 const PATIENCE: Duration = Duration::from_secs(5);
 
