@@ -72,13 +72,14 @@ pub(super) fn possible(point: &Point) -> Result<(), Impossible> {
             Ok(())
         };
     }
-    const DEFAULTS: [(AxisId, &str); 6] = [
+    const DEFAULTS: [(AxisId, &str); 7] = [
         (AxisId::Op, "put"),
         (AxisId::Conn, "rc"),
         (AxisId::Order, "gpu-release"),
         (AxisId::Sharing, "exclusive"),
         (AxisId::Cq, "collapsed"),
         (AxisId::Handoff, "lap-parity"),
+        (AxisId::Reserve, "owned"),
     ];
     for (axis, default) in DEFAULTS {
         if word(axis).is_some_and(|word| word != default) {
