@@ -133,7 +133,7 @@ pub unsafe fn launch(
 /// its arguments.
 ///
 /// # Safety
-/// As [`launch`]; `args.tables` is followed, too.
+/// As [`launch`]; what the structures lead to is followed, too.
 pub unsafe fn launch_like(
     like: Like,
     args: &LikeArgs,

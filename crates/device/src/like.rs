@@ -63,6 +63,16 @@ axis! {
         DoorbellFence = 11, "doorbell-fence", "kDoorbellFence";
         /// Proxied: payload before descriptor.
         PayloadOrder = 12, "payload-order", "kPayloadOrder";
+        /// Who rings, the GPU or a CPU, by a word that is looked at for every put.
+        Handler = 13, "handler", "kHandler";
+        /// A WQE for each GiB.
+        Parts = 14, "parts", "kParts";
+        /// Whether a warp's lanes put together; DeepEP: that they do.
+        Group = 15, "group", "kGroup";
+        /// Whether the queue pair is a DC initiator, and its target's address vector.
+        Target = 16, "target", "kTarget";
+        /// Variables that lie on the function's stack.
+        Stack = 17, "stack", "kStack";
     }
 }
 
@@ -90,8 +100,9 @@ impl Peer {
     #[must_use]
     pub const fn constant(self) -> Option<&'static str> {
         match self {
-            Self::Nvshmem | Self::NvshmemInternal | Self::Deepep => Some(TABLES),
-            Self::NvshmemProxy => Some(QUEUE),
+            Self::Nvshmem | Self::NvshmemInternal | Self::Deepep | Self::NvshmemProxy => {
+                Some(STATE)
+            }
             _ => None,
         }
     }
@@ -192,47 +203,92 @@ impl fmt::Display for Like {
 /// Chunks of a heap that key tables hold.
 pub const MAX_CHUNKS: usize = 64;
 
-/// A collapsed CQ, by addresses of what others keep of it (`gic::LikeCq`).
+/// Targets that the tables know: this side and the other.
+pub const TARGETS: usize = 2;
+
+/// DOCA GPUNetIO's queue pair with its CQ, a ring (`gic::DocaQp`); see the header for what each means.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct LikeCq {
-    pub entry: *const u8,
-    pub produced: *mut u64,
-    pub consumed: *mut u64,
-    pub entries: u32,
-    pub pad: u32,
-}
-
-/// A queue pair with its indices (`gic::LikeQp`).
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(128))]
-#[allow(missing_docs)]
-pub struct LikeQp {
+pub struct DocaQp {
     pub reserved: u64,
     pub ready: u64,
     pub produced: u64,
     pub qpn: u32,
-    pub device: u32,
+    pub pad0: u32,
+    pub doorbell_qpn: u32,
+    pub nop_qpn: u32,
+    pub pad1: u32,
+    pub write_qpn: u32,
+    pub pad2: u32,
     pub lock: u32,
-    pub log_blocks: u32,
+    pub blocks: u16,
+    pub mask: u16,
+    pub pad3: u32,
     pub sq: *mut u8,
     pub record: *mut u32,
     pub doorbell: *mut u64,
-    pub cq: *const LikeCq,
-    pub ring: LikeRing,
+    pub pad4: [u64; 9],
+    pub entries: *const u8,
+    pub pad5: u32,
+    pub cq_entries: u32,
+    pub pad6: u64,
+    pub consumed: u64,
+    pub pad7: [u64; 10],
+    pub handler: u32,
+    pub pad8: u32,
 }
 
-/// The second line of [`LikeQp`]: its ring CQ.
+/// Who rings for a [`DocaQp`]: a CPU.
+pub const CPU_RINGS: u32 = 1;
+/// Who rings for a [`DocaQp`]: the GPU.
+pub const GPU_RINGS: u32 = 2;
+
+/// NVSHMEM's collapsed CQ, by addresses of what its queue pair keeps (`gic::IbgdaCq`).
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(128))]
+#[repr(C)]
 #[allow(missing_docs)]
-pub struct LikeRing {
-    pub entries: *const u8,
-    pub log_cq: u32,
-    pub pad: u32,
-    pub consumed: u64,
+pub struct IbgdaCq {
+    pub pad0: [u64; 2],
+    pub entry: *const u8,
+    pub produced: *mut u64,
+    pub consumed: *mut u64,
+    pub pad1: [u64; 2],
+    pub pad2: u32,
+    pub entries: u32,
+    pub pad3: u64,
 }
+
+/// NVSHMEM's queue pair (`gic::IbgdaQp`); see the header for what each means.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct IbgdaQp {
+    pub pad0: u32,
+    pub kind: u32,
+    pub qpn: u32,
+    pub device: u32,
+    pub pad1: [u64; 3],
+    pub blocks: u16,
+    pub pad2: [u16; 3],
+    pub sq: *mut u8,
+    pub record: *mut u32,
+    pub doorbell: *mut u64,
+    pub cq: *const IbgdaCq,
+    pub pad3: u64,
+    pub pad4: u32,
+    pub lock: u32,
+    pub reserved: u64,
+    pub ready: u64,
+    pub produced: u64,
+    pub consumed: u64,
+    pub pad5: [u64; 7],
+}
+
+/// How an [`IbgdaQp`] is connected: to whatever target a WQE names.
+pub const IBGDA_DCI: u32 = 1;
+/// How an [`IbgdaQp`] is connected: reliably, to one queue pair.
+pub const IBGDA_RC: u32 = 3;
 
 /// A chunk's key, as it stands in a WQE, and the first address (lkey) or offset (rkey) that it isn't good for
 /// (`gic::ChunkKey`).
@@ -245,7 +301,7 @@ pub struct ChunkKey {
     pub end: u64,
 }
 
-/// NVSHMEM's state (`gic::LikeTables`); see the header for what each means.
+/// NVSHMEM's state where GPU threads post (`gic::LikeTables`); see the header for what each means.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -254,31 +310,58 @@ pub struct LikeTables {
     pub heap_bytes: u64,
     pub log_chunk: u64,
     pub targets: u32,
+    pub me: u32,
     pub target: u32,
     pub devices: u32,
     pub groups: u32,
     pub per_target: u32,
     pub batch: u32,
+    pub map: u32,
     pub queues_on_gpu: u32,
-    pub pad: u32,
-    pub counters: *mut u32,
+    pub heap_on_host: u32,
+    pub cpu_rings: u32,
+    pub dc_targets: u32,
+    pub qps: *mut IbgdaQp,
+    pub counters: *mut u8,
     pub remote_heaps: *const u64,
     pub mapped: *const u64,
+    pub vectors: *const [u64; 2],
     pub lkeys: [ChunkKey; MAX_CHUNKS],
-    pub rkeys: [ChunkKey; MAX_CHUNKS],
+    pub rkeys: [ChunkKey; TARGETS * MAX_CHUNKS],
 }
 
-impl LikeTables {
-    /// The bytes, for the variable in constant memory that has them on a GPU.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: plain values without padding between them (`pad` stands for it), each byte of which is initialised.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+/// A queue pair by a thread's block ([`LikeTables::map`]).
+pub const MAP_BLOCK: u32 = 0;
+
+impl Default for LikeTables {
+    /// Of a GPU for which a CPU posts.
+    fn default() -> Self {
+        Self {
+            heap: 0,
+            heap_bytes: 0,
+            log_chunk: 0,
+            targets: 0,
+            me: 0,
+            target: 0,
+            devices: 0,
+            groups: 0,
+            per_target: 0,
+            batch: 0,
+            map: MAP_BLOCK,
+            queues_on_gpu: 0,
+            heap_on_host: 0,
+            cpu_rings: 0,
+            dc_targets: 0,
+            qps: std::ptr::null_mut(),
+            counters: std::ptr::null_mut(),
+            remote_heaps: std::ptr::null(),
+            mapped: std::ptr::null(),
+            vectors: std::ptr::null(),
+            lkeys: [ChunkKey::default(); MAX_CHUNKS],
+            rkeys: [ChunkKey::default(); TARGETS * MAX_CHUNKS],
+        }
     }
 }
-
-/// Name of the variable that has the tables on a GPU.
-pub const TABLES: &str = "gic_like_tables";
 
 /// What a proxied put asks of the CPU (`gic::Asks`), in a slot's words: the mirror of what the header says of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,36 +412,75 @@ pub struct LikeQueue {
     pub head: *mut u64,
     pub tail: *mut u64,
     pub cached_tail: *mut u64,
+    pub depth: u32,
+    pub log_depth: u32,
     pub asked: *mut u64,
     pub answered: *mut u64,
     pub failure: *const u64,
     pub mapped: *const u64,
     pub local: u64,
     pub remote: u64,
-    pub log_depth: u32,
-    pub depth: u32,
+    pub backend: u32,
+    pub pad: u32,
 }
 
-impl LikeQueue {
-    /// The bytes, for the variable in constant memory that has it on a GPU.
+/// A CPU posts what [`LikeQueue`]s hand it ([`LikeQueue::backend`]).
+pub const PROXY_BACKEND: u32 = 2;
+
+impl Default for LikeQueue {
+    /// Of a GPU whose threads post.
+    fn default() -> Self {
+        Self {
+            slots: std::ptr::null_mut(),
+            head: std::ptr::null_mut(),
+            tail: std::ptr::null_mut(),
+            cached_tail: std::ptr::null_mut(),
+            depth: 0,
+            log_depth: 0,
+            asked: std::ptr::null_mut(),
+            answered: std::ptr::null_mut(),
+            failure: std::ptr::null(),
+            mapped: std::ptr::null(),
+            local: 0,
+            remote: 0,
+            backend: 0,
+            pad: 0,
+        }
+    }
+}
+
+/// What NVSHMEM finds its way by (`gic::LikeState`); see the header for what each means.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct LikeState {
+    pub tables: LikeTables,
+    pub queue: LikeQueue,
+    pub by_gpu: u32,
+    pub pad: u32,
+}
+
+impl LikeState {
+    /// The bytes, for the variable in constant memory that has them on a GPU.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: plain values without padding between them, each byte of which is initialised.
+        // SAFETY: plain values without padding between them (`pad` stands for it), each byte of which is initialised.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 }
 
-/// Name of the variable that has NVSHMEM's channel on a GPU.
-pub const QUEUE: &str = "gic_like_queue";
+/// Name of the variable that has NVSHMEM's state on a GPU.
+pub const STATE: &str = "gic_like_state";
 
 /// Arguments of the kernel (`gic::kernels::LikeArgs`); see the header for what each means.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)]
 pub struct LikeArgs {
-    pub qp: *mut LikeQp,
-    pub tables: *const LikeTables,
+    pub doca: *mut DocaQp,
+    pub state: *const LikeState,
     pub queue: *const LikeQueue,
+    pub channels: *const u64,
     pub qps: u32,
     pub scope: QuietScope,
     pub bytes: u32,
@@ -377,11 +499,13 @@ pub struct LikeArgs {
 }
 
 const _: () = {
-    assert!(size_of::<LikeCq>() == 32);
-    assert!(size_of::<LikeQp>() == 256);
-    assert!(size_of::<LikeTables>() == 80 + 32 * MAX_CHUNKS);
-    assert!(size_of::<LikeQueue>() == 88);
-    assert!(size_of::<LikeArgs>() == 144);
+    assert!(size_of::<DocaQp>() == 280);
+    assert!(size_of::<IbgdaCq>() == 72);
+    assert!(size_of::<IbgdaQp>() == 184);
+    assert!(size_of::<LikeTables>() == 112 + 16 * (1 + TARGETS) * MAX_CHUNKS);
+    assert!(size_of::<LikeQueue>() == 96);
+    assert!(size_of::<LikeState>() == size_of::<LikeTables>() + size_of::<LikeQueue>() + 8);
+    assert!(size_of::<LikeArgs>() == 152);
 };
 
 unsafe extern "C" {

@@ -21,14 +21,16 @@ macro_rules! device_values {
     };
 }
 device_values!(
+    u8,
     u32,
     u64,
     crate::view::QpState,
     crate::view::QpView,
-    crate::like::LikeCq,
-    crate::like::LikeQp,
-    crate::like::LikeTables,
+    crate::like::DocaQp,
+    crate::like::IbgdaCq,
+    crate::like::IbgdaQp,
     crate::like::LikeQueue,
+    crate::like::LikeState,
     crate::proxy::RingState,
     crate::proxy::RingView,
     crate::proxy::ProxyChannel

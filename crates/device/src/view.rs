@@ -156,6 +156,8 @@ whys! {
     NoAddressVector = 20, "a DC post needs an address vector (`How::av`)";
     /// Threads that were to start together.
     DeadlineStart = 21, "not all threads of the launch came to its start within the deadline: can all of them run at once?";
+    /// What a library has another put for.
+    OtherPut = 22, "the library has another put for this case, which isn't built: a CPU that rings, GPU threads that post, or a warp whose lanes put together";
 }
 
 /// A failure that device code packed into one word (`gic::Failure`).

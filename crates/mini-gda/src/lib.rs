@@ -133,6 +133,14 @@ pub enum GdaError {
         /// Blocks of two laps.
         multiple: u64,
     },
+    /// A send queue with more blocks than the library has a number for.
+    #[error("a send queue of 2^{log_blocks} blocks: the library counts to 2^{most} of them")]
+    LikeDepth {
+        /// log2 of its blocks.
+        log_blocks: u32,
+        /// The largest.
+        most: u32,
+    },
     /// A region with more keys than a library's table holds.
     #[error("a region of {bytes} bytes: the keys' table is for {most}")]
     LikeHeap {

@@ -30,7 +30,10 @@
 //! ```
 
 use device::cuda::{CudaError, Place};
-use device::like::{ChunkKey, Like, LikeArgs, LikeCq, LikeQp, LikeRing, LikeTables, MAX_CHUNKS};
+use device::like::{
+    ChunkKey, DocaQp, GPU_RINGS, IBGDA_RC, IbgdaCq, IbgdaQp, Like, LikeArgs, LikeState, LikeTables,
+    MAP_BLOCK, MAX_CHUNKS, TARGETS,
+};
 use device::shared::Shared;
 use device::view::{Local, Remote};
 use rdma::{Nic, Region};
@@ -41,6 +44,10 @@ use crate::{Gda, GdaAttr, GdaError};
 pub const LOG_CHUNK: u32 = 29;
 /// NVSHMEM rings for 32 blocks at the latest, also where others are behind that will.
 const BATCH: u32 = 32;
+/// The libraries count a send queue's blocks in 16 bits.
+const MOST_BLOCKS: u32 = 15;
+/// Index of the other side in tables by target; this side's own is 0.
+const TARGET: usize = 1;
 
 /// Connected queue pairs with a library's structures around them.
 pub struct LikeGda {
@@ -48,12 +55,9 @@ pub struct LikeGda {
     gda: Gda,
     /// What the arguments know without the caller.
     args: LikeArgs,
-    tables: LikeTables,
-    _host_tables: Shared<LikeTables>,
-    _qps: Shared<LikeQp>,
-    _cqs: Shared<LikeCq>,
-    _counters: Shared<u32>,
-    _addresses: Shared<u64>,
+    state: LikeState,
+    _host_state: Shared<LikeState>,
+    _structures: Structures,
     // Keys end with their region.
     _regions: [Region; 2],
 }
@@ -75,8 +79,8 @@ impl LikeGda {
     /// `remote`. For NVSHMEM and DeepEP the two are symmetric: an offset is the same at both ends.
     ///
     /// # Errors
-    /// As [`Gda::connect`]; a put that a CPU posts; an `attr` that isn't the put's; a ring that doesn't begin at a lap's begin; regions that the
-    /// tables of keys have no room for.
+    /// As [`Gda::connect`]; a put that a CPU posts; an `attr` that isn't the put's; a send queue that the library has no
+    /// number for, or a ring that doesn't begin at a lap's begin; regions that the tables of keys have no room for.
     pub fn connect(
         near: &dyn Nic,
         far: &dyn Nic,
@@ -106,8 +110,11 @@ impl LikeGda {
         if attr.choice != like.peer.choice() || attr.overrun != like.peer.is_gdaki() {
             return Err(GdaError::NotLike { like });
         }
+        if attr.log_blocks > MOST_BLOCKS {
+            return Err(GdaError::LikeDepth { log_blocks: attr.log_blocks, most: MOST_BLOCKS });
+        }
         // Completion is found by a WQE's index: entry and lap follow from it.
-        let laps = 2u64 << attr.log_blocks.min(32);
+        let laps = 2u64 << attr.log_blocks;
         if like.peer.is_gdaki() && !attr.start.is_multiple_of(laps) {
             return Err(GdaError::LikeStart { start: attr.start, multiple: laps });
         }
@@ -127,49 +134,12 @@ impl LikeGda {
             what: format!("structures for puts like {like}"),
             source: source.into(),
         };
-        let count = gda.views.len();
-        // The two point into each other: addresses first.
-        let qps = Shared::at(&attr.state, &vec![NO_QP; count]).map_err(failed)?;
-        let qp_at = |i: usize| qps.as_ptr().wrapping_add(i);
-        let cqs: Vec<LikeCq> = (0..count)
-            .map(|i| LikeCq {
-                entry: gda.views[i].cq,
-                produced: field(qp_at(i), std::mem::offset_of!(LikeQp, produced)),
-                consumed: field(
-                    qp_at(i),
-                    std::mem::offset_of!(LikeQp, ring) + std::mem::offset_of!(LikeRing, consumed),
-                ),
-                entries: 1 << attr.log_blocks,
-                pad: 0,
-            })
-            .collect();
-        let cqs = Shared::at(&attr.state, &cqs).map_err(failed)?;
-        let values: Vec<LikeQp> = (0..count)
-            .map(|i| {
-                let view = &gda.views[i];
-                LikeQp {
-                    reserved: attr.start,
-                    ready: attr.start,
-                    produced: attr.start,
-                    qpn: view.qpn,
-                    device: 0,
-                    lock: 0,
-                    log_blocks: view.log_blocks,
-                    sq: view.sq,
-                    record: view.record,
-                    doorbell: view.doorbell,
-                    cq: cqs.as_ptr().wrapping_add(i),
-                    ring: LikeRing {
-                        entries: view.cq,
-                        log_cq: view.log_cq,
-                        pad: 0,
-                        consumed: attr.start,
-                    },
-                }
-            })
-            .collect();
-        qps.write(&values).map_err(failed)?;
-        if !like.peer.is_gdaki() {
+        let count = gda.views.len() as u32;
+        let (structures, doca, tables) = if like.peer.is_gdaki() {
+            let qps = doca(&gda, attr).map_err(failed)?;
+            let address = qps.as_ptr();
+            (Structures::Doca { _qps: qps }, address, LikeTables::default())
+        } else {
             // The counter that a queue of that many blocks would show: the library's queues begin at 0, and all ones.
             for qp in gda.queue_pairs() {
                 let counter = (attr.start as u16).wrapping_sub(1).to_be_bytes();
@@ -178,34 +148,17 @@ impl LikeGda {
                     failed(CudaError::OutOfBounds { offset, len, size })
                 })?;
             }
-        }
-        let counters = Shared::at(&attr.state, &vec![0u32; count]).map_err(failed)?;
-        // The other side's heap, and that this GPU doesn't reach it itself.
-        let addresses = Shared::at(&attr.state, &[remote.address, 0]).map_err(failed)?;
-        let tables = LikeTables {
-            heap: local.address,
-            heap_bytes: local.length,
-            log_chunk: keys.log_chunk,
-            targets: 1,
-            target: 0,
-            devices: 1,
-            groups: count as u32,
-            per_target: count as u32,
-            batch: BATCH,
-            queues_on_gpu: u32::from(matches!(attr.queues.sq, Place::Gpu(_))),
-            pad: 0,
-            counters: counters.as_ptr(),
-            remote_heaps: addresses.as_ptr(),
-            mapped: addresses.as_ptr().wrapping_add(1),
-            lkeys: keys.lkeys,
-            rkeys: keys.rkeys,
+            let (structures, tables) = ibgda(&gda, attr, &keys, (local, remote)).map_err(failed)?;
+            (structures, std::ptr::null_mut(), tables)
         };
-        let host_tables = Shared::new(&[tables]);
+        let state = LikeState { tables, by_gpu: 1, ..LikeState::default() };
+        let host_state = Shared::new(&[state]);
         let args = LikeArgs {
-            qp: qps.as_ptr(),
-            tables: host_tables.as_ptr(),
+            doca,
+            state: host_state.as_ptr(),
             queue: std::ptr::null(),
-            qps: count as u32,
+            channels: std::ptr::null(),
+            qps: count,
             scope: like.peer.scope(),
             bytes: 8,
             threads: 1,
@@ -225,12 +178,9 @@ impl LikeGda {
             like,
             gda,
             args,
-            tables,
-            _host_tables: host_tables,
-            _qps: qps,
-            _cqs: cqs,
-            _counters: counters,
-            _addresses: addresses,
+            state,
+            _host_state: host_state,
+            _structures: structures,
             _regions: [local.clone(), remote.clone()],
         })
     }
@@ -257,54 +207,206 @@ impl LikeGda {
     /// What a GPU's kernel is made with.
     #[must_use]
     pub fn constant(&self) -> &[u8] {
-        self.tables.as_bytes()
+        self.state.as_bytes()
     }
 }
 
-const NO_QP: LikeQp = LikeQp {
+/// What the arguments and the tables point into.
+enum Structures {
+    Doca {
+        _qps: Shared<DocaQp>,
+    },
+    Ibgda {
+        _qps: Shared<IbgdaQp>,
+        _cqs: Shared<IbgdaCq>,
+        _counters: Shared<u8>,
+        _words: Shared<u64>,
+    },
+}
+
+/// DOCA GPUNetIO's structures over the queues, behind one of this side's own that nobody uses.
+fn doca(gda: &Gda, attr: &GdaAttr) -> Result<Shared<DocaQp>, CudaError> {
+    let others = gda.views.iter().map(|view| DocaQp {
+        reserved: attr.start,
+        ready: attr.start,
+        produced: attr.start,
+        qpn: view.qpn,
+        doorbell_qpn: (view.qpn << 8).to_be(),
+        nop_qpn: (view.qpn << 8 | 1).to_be(),
+        write_qpn: (view.qpn << 8 | 3).to_be(),
+        blocks: 1 << view.log_blocks,
+        mask: (1 << view.log_blocks) - 1,
+        sq: view.sq,
+        record: view.record,
+        doorbell: view.doorbell,
+        entries: view.cq,
+        cq_entries: 1 << view.log_cq,
+        consumed: attr.start,
+        handler: GPU_RINGS,
+        ..NO_DOCA_QP
+    });
+    Shared::at(&attr.state, &std::iter::once(NO_DOCA_QP).chain(others).collect::<Vec<_>>())
+}
+
+/// NVSHMEM's structures over the queues, for two targets: to this side itself nobody puts.
+fn ibgda(
+    gda: &Gda,
+    attr: &GdaAttr,
+    keys: &KeyTables,
+    (local, remote): (&Region, &Region),
+) -> Result<(Structures, LikeTables), CudaError> {
+    let count = gda.views.len();
+    let per_target = count as u32;
+    // The two point into each other: addresses first.
+    let qps = Shared::at(&attr.state, &vec![NO_IBGDA_QP; TARGETS * count])?;
+    let qp_at = |i: usize| qps.as_ptr().wrapping_add(TARGET * count + i);
+    let word_at =
+        |i: usize, offset: usize| -> *mut u64 { qp_at(i).cast::<u8>().wrapping_add(offset).cast() };
+    let cqs: Vec<IbgdaCq> = gda
+        .views
+        .iter()
+        .enumerate()
+        .map(|(i, view)| IbgdaCq {
+            pad0: [0; 2],
+            entry: view.cq,
+            produced: word_at(i, std::mem::offset_of!(IbgdaQp, produced)),
+            consumed: word_at(i, std::mem::offset_of!(IbgdaQp, consumed)),
+            pad1: [0; 2],
+            pad2: 0,
+            entries: 1 << attr.log_blocks,
+            pad3: 0,
+        })
+        .collect();
+    let cqs = Shared::at(&attr.state, &cqs)?;
+    let connected = gda.views.iter().enumerate().map(|(i, view)| IbgdaQp {
+        kind: IBGDA_RC,
+        qpn: view.qpn,
+        blocks: 1 << view.log_blocks,
+        sq: view.sq,
+        record: view.record,
+        doorbell: view.doorbell,
+        cq: cqs.as_ptr().wrapping_add(i),
+        reserved: attr.start,
+        ready: attr.start,
+        produced: attr.start,
+        consumed: attr.start,
+        ..NO_IBGDA_QP
+    });
+    let values: Vec<IbgdaQp> =
+        std::iter::repeat_n(NO_IBGDA_QP, TARGET * count).chain(connected).collect();
+    qps.write(&values)?;
+    let counters = Shared::at(&attr.state, &vec![0u8; count])?;
+    // By target the heaps, then that this GPU reaches the other side's not itself, then address vectors, which a
+    // queue pair that is connected has no use for.
+    let words = Shared::at(&attr.state, &[local.address, remote.address, 0, 0, 0, 0, 0, 0])?;
+    let tables = LikeTables {
+        heap: local.address,
+        heap_bytes: local.length,
+        log_chunk: keys.log_chunk,
+        targets: TARGETS as u32,
+        me: 0,
+        target: TARGET as u32,
+        devices: 1,
+        groups: per_target,
+        per_target,
+        batch: BATCH,
+        map: MAP_BLOCK,
+        queues_on_gpu: u32::from(matches!(attr.queues.sq, Place::Gpu(_))),
+        heap_on_host: 0,
+        cpu_rings: 0,
+        dc_targets: 1,
+        qps: qps.as_ptr(),
+        counters: counters.as_ptr(),
+        remote_heaps: words.as_ptr(),
+        mapped: words.as_ptr().wrapping_add(2),
+        vectors: words.as_ptr().wrapping_add(4).cast(),
+        lkeys: keys.lkeys,
+        rkeys: keys.rkeys,
+    };
+    let structures = Structures::Ibgda { _qps: qps, _cqs: cqs, _counters: counters, _words: words };
+    Ok((structures, tables))
+}
+
+const NO_DOCA_QP: DocaQp = DocaQp {
     reserved: 0,
     ready: 0,
     produced: 0,
     qpn: 0,
-    device: 0,
+    pad0: 0,
+    doorbell_qpn: 0,
+    nop_qpn: 0,
+    pad1: 0,
+    write_qpn: 0,
+    pad2: 0,
     lock: 0,
-    log_blocks: 0,
+    blocks: 0,
+    mask: 0,
+    pad3: 0,
+    sq: std::ptr::null_mut(),
+    record: std::ptr::null_mut(),
+    doorbell: std::ptr::null_mut(),
+    pad4: [0; 9],
+    entries: std::ptr::null(),
+    pad5: 0,
+    cq_entries: 0,
+    pad6: 0,
+    consumed: 0,
+    pad7: [0; 10],
+    handler: 0,
+    pad8: 0,
+};
+
+const NO_IBGDA_QP: IbgdaQp = IbgdaQp {
+    pad0: 0,
+    kind: 0,
+    qpn: 0,
+    device: 0,
+    pad1: [0; 3],
+    blocks: 0,
+    pad2: [0; 3],
     sq: std::ptr::null_mut(),
     record: std::ptr::null_mut(),
     doorbell: std::ptr::null_mut(),
     cq: std::ptr::null(),
-    ring: LikeRing { entries: std::ptr::null(), log_cq: 0, pad: 0, consumed: 0 },
+    pad3: 0,
+    pad4: 0,
+    lock: 0,
+    reserved: 0,
+    ready: 0,
+    produced: 0,
+    consumed: 0,
+    pad5: [0; 7],
 };
 
-fn field(qp: *mut LikeQp, offset: usize) -> *mut u64 {
-    qp.cast::<u8>().wrapping_add(offset).cast()
-}
-
-/// Keys by chunk.
+/// Keys by chunk, those of the other side by target as well.
 struct KeyTables {
     log_chunk: u64,
     lkeys: [ChunkKey; MAX_CHUNKS],
-    rkeys: [ChunkKey; MAX_CHUNKS],
+    rkeys: [ChunkKey; TARGETS * MAX_CHUNKS],
 }
 
 impl KeyTables {
     fn of(local: &Region, remote: &Region, log_chunk: u32) -> Result<Self, GdaError> {
         let chunk = 1u64 << log_chunk.min(62);
-        let table = |key: u32, base: u64, bytes: u64| {
-            if bytes.div_ceil(chunk) > MAX_CHUNKS as u64 {
+        let keys = |key: u32, base: u64, bytes: u64| {
+            let chunks = bytes.div_ceil(chunk);
+            if chunks > MAX_CHUNKS as u64 {
                 return Err(GdaError::LikeHeap { bytes, most: chunk * MAX_CHUNKS as u64 });
             }
-            let mut table = [ChunkKey::default(); MAX_CHUNKS];
-            for (i, entry) in (0..bytes.div_ceil(chunk)).zip(&mut table) {
+            Ok((0..chunks).map(move |i| {
                 let end = base + bytes.min((i + 1) * chunk);
-                *entry = ChunkKey { key: key.to_be(), pad: 0, end };
-            }
-            Ok(table)
+                ChunkKey { key: key.to_be(), pad: 0, end }
+            }))
         };
-        Ok(Self {
-            log_chunk: chunk.ilog2().into(),
-            lkeys: table(local.lkey, local.address, local.length)?,
-            rkeys: table(remote.rkey, 0, remote.length)?,
-        })
+        let mut lkeys = [ChunkKey::default(); MAX_CHUNKS];
+        let mut rkeys = [ChunkKey::default(); TARGETS * MAX_CHUNKS];
+        for (entry, key) in lkeys.iter_mut().zip(keys(local.lkey, local.address, local.length)?) {
+            *entry = key;
+        }
+        let by_target = rkeys.iter_mut().skip(TARGET).step_by(TARGETS);
+        for (entry, key) in by_target.zip(keys(remote.rkey, 0, remote.length)?) {
+            *entry = key;
+        }
+        Ok(Self { log_chunk: chunk.ilog2().into(), lkeys, rkeys })
     }
 }

@@ -371,6 +371,8 @@ fn queues_that_do_not_go_with_the_put_are_refused() {
     assert!(matches!(connect(&GdaAttr::default(), 29), GdaError::NotLike { .. }));
     let odd = GdaAttr { start: 1 << 10, ..attr.clone() };
     assert!(matches!(connect(&odd, 29), GdaError::LikeStart { start: 1024, multiple: 2048 }));
+    let deep = GdaAttr { log_blocks: 16, ..attr.clone() };
+    assert!(matches!(connect(&deep, 29), GdaError::LikeDepth { log_blocks: 16, most: 15 }));
     let proxied = Like::whole(Peer::Mscclpp);
     let refused =
         LikeGda::connect(near, far, proxied, &LikeGda::attr(proxied, &attr), &rig.near, &rig.far);

@@ -43,7 +43,7 @@ use std::time::Duration;
 use device::clock::Clock;
 use device::cuda::CudaError;
 use device::host::Relax;
-use device::like::{Like, LikeArgs, LikeQueue, Peer};
+use device::like::{Like, LikeArgs, LikeQueue, LikeState, PROXY_BACKEND, Peer};
 use device::shared::Shared;
 use device::view::{Failure, Local, QuietScope, Remote, Why};
 use rdma::post::{Completion, Ended, RemoteAddr, SendOp, SendPoster, SendQueue, SendWr, Sge};
@@ -166,10 +166,12 @@ pub struct LikeProxy {
 
 /// Views, and what they point into.
 struct Views {
-    first: LikeQueue,
+    state: LikeState,
     args: LikeArgs,
+    _host_state: Shared<LikeState>,
     _queues: Shared<LikeQueue>,
-    _state: Shared<u64>,
+    _channels: Shared<u64>,
+    _words: Shared<u64>,
 }
 
 mod sendable {
@@ -227,9 +229,9 @@ impl LikeProxy {
         let layout = Layout::of(peer.slot_bytes(), log_depth, queues);
         let memory =
             rdma::memory(&attr.rings_in, layout.bytes).map_err(nic_failed("queues to the CPU"))?;
-        let state = initial_state(peer, queues, attr.start);
-        let state = Shared::at(&attr.state, &state).map_err(shared)?;
-        let of_state = |index: usize| state.as_ptr().wrapping_add(index * STATE_STRIDE);
+        let words = initial_words(peer, queues, attr.start);
+        let words = Shared::at(&attr.state, &words).map_err(shared)?;
+        let word_at = |index: usize| words.as_ptr().wrapping_add(index * WORDS_STRIDE);
         let views: Vec<LikeQueue> = (0..queues as usize)
             .map(|number| {
                 let at = |offset: usize| {
@@ -237,17 +239,19 @@ impl LikeProxy {
                 };
                 LikeQueue {
                     slots: at(layout.slots),
-                    head: of_state(2 * number),
+                    head: word_at(2 * number),
                     tail: at(layout.tail).cast(),
-                    cached_tail: of_state(2 * number + 1),
+                    cached_tail: word_at(2 * number + 1),
+                    depth: 1 << log_depth,
+                    log_depth,
                     asked: at(layout.asked).cast(),
                     answered: at(layout.answered).cast(),
                     failure: memory.as_ptr().wrapping_add(layout.failure).cast(),
-                    mapped: of_state(2 * queues as usize),
+                    mapped: word_at(2 * queues as usize),
                     local: local.address,
                     remote: remote.address,
-                    log_depth,
-                    depth: 1 << log_depth,
+                    backend: PROXY_BACKEND,
+                    pad: 0,
                 }
             })
             .collect();
@@ -278,10 +282,17 @@ impl LikeProxy {
             ended: false,
         };
         let device_queues = Shared::at(&attr.state, &views).map_err(shared)?;
+        let channels: Vec<u64> = (0..views.len())
+            .map(|number| device_queues.as_ptr().wrapping_add(number) as u64)
+            .collect();
+        let channels = Shared::at(&attr.state, &channels).map_err(shared)?;
+        let state = LikeState { queue: views[0], by_gpu: 0, ..LikeState::default() };
+        let host_state = Shared::new(&[state]);
         let args = LikeArgs {
-            qp: std::ptr::null_mut(),
-            tables: std::ptr::null(),
+            doca: std::ptr::null_mut(),
+            state: host_state.as_ptr(),
             queue: device_queues.as_ptr(),
+            channels: channels.as_ptr(),
             qps: queues,
             scope: QuietScope::All,
             bytes: 8,
@@ -305,7 +316,14 @@ impl LikeProxy {
             stepped: attr.drive == Drive::Stepped,
             thread: Mutex::new(None),
             stop: Arc::new(AtomicBool::new(false)),
-            views: Views { first: views[0], args, _queues: device_queues, _state: state },
+            views: Views {
+                state,
+                args,
+                _host_state: host_state,
+                _queues: device_queues,
+                _channels: channels,
+                _words: words,
+            },
             near: nears,
             far: fars,
             _memory: memory,
@@ -346,15 +364,15 @@ impl LikeProxy {
     /// beforehand (fabric-lib). To be called before each launch.
     pub fn expect(&self, args: &LikeArgs) {
         let (slots, stride, bytes) = (args.slots, args.stride, args.bytes);
-        let local = args.local.address.wrapping_sub(self.views.first.local);
-        let remote = args.remote.address.wrapping_sub(self.views.first.remote);
+        let local = args.local.address.wrapping_sub(self.views.state.queue.local);
+        let remote = args.remote.address.wrapping_sub(self.views.state.queue.remote);
         lock(&self.worker).consumer.expect(Expected { local, remote, bytes, slots, stride });
     }
 
     /// What a GPU's kernel is made with.
     #[must_use]
     pub fn constant(&self) -> &[u8] {
-        self.views.first.as_bytes()
+        self.views.state.as_bytes()
     }
 
     /// The near side's queue pair, and the far side's.
@@ -411,17 +429,17 @@ impl Drop for LikeProxy {
 }
 
 /// Words between two of the producers', so that no two share a line.
-const STATE_STRIDE: usize = 32;
+const WORDS_STRIDE: usize = 32;
 
 /// Of each queue head and last known tail, and at the end where a GPU reaches the target itself: nowhere.
-fn initial_state(peer: Peer, queues: u32, start: u64) -> Vec<u64> {
-    let mut state = vec![0; (2 * queues as usize + 1) * STATE_STRIDE];
+fn initial_words(peer: Peer, queues: u32, start: u64) -> Vec<u64> {
+    let mut words = vec![0; (2 * queues as usize + 1) * WORDS_STRIDE];
     if peer != Peer::FabricLib {
         for word in 0..2 * queues as usize {
-            state[word * STATE_STRIDE] = start;
+            words[word * WORDS_STRIDE] = start;
         }
     }
-    state
+    words
 }
 
 /// What is posted or waits behind what is.

@@ -94,6 +94,7 @@ enum class Why : u32 {
     bad_descriptor = 19,     // proxy: a descriptor of no known kind
     no_address_vector = 20,  // DC: a post that names no target
     deadline_start = 21,     // not all threads of a launch came to its start in time
+    other_put = 22,          // like a library: it has another put for this case
 };
 
 // A failure in one word, so that the first one can be kept by one compare-and-swap.

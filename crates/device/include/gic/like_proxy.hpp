@@ -11,50 +11,36 @@
 
 #include "gic/like.hpp"
 
-#if defined(__CUDACC__)
-// Set by the launcher. Constant memory, as in the library (NVSHMEM).
-extern "C" {
-inline __constant__ gic::LikeQueue gic_like_queue;
-}
-#endif
-
 namespace gic {
 
 template <class L>
 class LikeProducer {
   public:
-    GIC_FN LikeProducer(const LikeQueue* queues, u32 count, u32 thread, u64 deadline)
-        : queues_(queues), count_(count), thread_(thread), deadline_(deadline), own_(queues[index()]) {}
+    // `queues` are the caller's own; NVSHMEM's is in `state`. UCCL-EP finds its ones by `channels`.
+    GIC_FN LikeProducer(const LikeQueue* queues, const LikeQueue* const* channels, u32 count,
+                        const LikeState* state, u32 thread, u64 deadline)
+        : queues_(queues), channels_(channels), state_(state), count_(count), thread_(thread),
+          deadline_(deadline), own_(kNvshmem ? LikeQueue{} : queues[index()]) {}
 
     // `remote` and `local` are addresses of the first bytes.
-    GIC_FN Posted put(Remote remote, Local local, u32 bytes) const {
+    GIC_FN Posted put(u64 remote, u64 local, u32 bytes) const {
         if constexpr (kFlag) {
             return raise();
-        } else if constexpr (L::has(kCall)) {
-            const LikeQueue& q = constant();
-            u64 mapped = mem::load_constant(q.mapped);
-            if (mapped != 0) {
-                const u8* from = reinterpret_cast<const u8*>(local.address);
-                u8* to = reinterpret_cast<u8*>(mapped + (remote.address - q.remote));
-                for (u32 i = 0; i < bytes; i++)
-                    to[i] = from[i];
-                return {0, {}};
-            }
-            return foreign(put_apart)(queues_, count_, thread_, deadline_, remote.address, local.address,
-                                      bytes);
         } else {
-            return put_here(remote.address, local.address, bytes);
+            u32 at = index();
+            Bases base = bases(at);
+            u64 to = remote - base.remote, from = local - base.local;
+            // On the other backend GPU threads post: another put.
+            if (kGin && L::has(kQueue) && GIC_SELDOM(own_.backend != kProxyBackend))
+                return {0, Failure::of(Why::other_put, 0)};
+            return push(at, Asks::put, to, from, bytes);
         }
     }
 
     // Waits for what the library's own call covers: NVSHMEM the channel, NCCL all ranks, MSCCL++ the channel, UCCL-EP
     // all proxies, fabric-lib the flag's request.
     GIC_FN Outcome complete() const {
-        Failure f;
-        if constexpr (L::has(kCall))
-            f = foreign(quiet_apart)(queues_, count_, thread_, deadline_);
-        else
-            f = complete_here();
+        Failure f = complete_here();
         return {f.ok() ? Status::done : Status::error, f};
     }
 
@@ -65,14 +51,6 @@ class LikeProducer {
     static constexpr bool kUccl = L::peer == Peer::uccl_ep;
     static constexpr bool kPair = L::peer == Peer::mscclpp || kUccl;
     static constexpr u32 kWords = slot_bytes_of(L::peer) / 8;
-
-    GIC_APART static Posted put_apart(const LikeQueue* queues, u32 count, u32 thread, u64 deadline, u64 to,
-                                      u64 from, u32 bytes) {
-        return LikeProducer(queues, count, thread, deadline).put_here(to, from, bytes);
-    }
-    GIC_APART static Failure quiet_apart(const LikeQueue* queues, u32 count, u32 thread, u64 deadline) {
-        return LikeProducer(queues, count, thread, deadline).complete_here();
-    }
 
     // ---- which queue ------------------------------------------------------------------------------------------
 
@@ -88,67 +66,62 @@ class LikeProducer {
             return 0;
         }
     }
-    GIC_FN const LikeQueue& constant() const {
-#if GIC_ON_GPU
-        return gic_like_queue;
-#else
-        return *queues_;
-#endif
+    GIC_FN const LikeQueue* queue(u32 number) const {
+        if constexpr (kNvshmem)
+            return &like_state(state_).queue;
+        else if constexpr (kUccl && L::has(kQueue))
+            return mem::load_weak(channels_ + number);
+        else
+            return queues_ + number;
     }
-    // Its fields are in constant memory, are loaded each time, or stay with the caller.
-    GIC_FN LikeQueue queue(u32 at) const {
+    // Its fields are in constant memory, are loaded each time, or stay with the caller. NCCL's don't change while the
+    // kernel runs, and it says so.
+    template <class T>
+    GIC_FN T field(const LikeQueue* q, T LikeQueue::* which) const {
         if constexpr (kNvshmem) {
-            return constant();
-        } else if constexpr (L::has(kQueue)) {
-            LikeQueue q = own_;
-            q.slots = word(&queues_[at].slots);
-            q.head = word(&queues_[at].head);
-            q.tail = word(&queues_[at].tail);
-            q.depth = number(&queues_[at].depth);
-            if constexpr (kUccl) q.cached_tail = word(&queues_[at].cached_tail);
-            return q;
+            return q->*which;
+        } else if constexpr (!L::has(kQueue)) {
+            return q == queues_ + index() ? own_.*which : q->*which;
+        } else if constexpr (kGin) {
+            return mem::load_constant(&(q->*which));
         } else {
-            return at == index() ? own_ : queues_[at];
+            return mem::load_weak(&(q->*which));
         }
     }
+    GIC_FN u8* slots(const LikeQueue* q) const { return field(q, &LikeQueue::slots); }
+    GIC_FN u32 depth(const LikeQueue* q) const { return field(q, &LikeQueue::depth); }
+    GIC_FN u64* head(const LikeQueue* q) const { return field(q, &LikeQueue::head); }
+    GIC_FN u64* tail(const LikeQueue* q) const { return field(q, &LikeQueue::tail); }
+    GIC_FN u64* cached_tail(const LikeQueue* q) const { return field(q, &LikeQueue::cached_tail); }
+
     // What offsets count from: NCCL looks its memories up as well.
     struct Bases {
         u64 local, remote;
     };
     GIC_FN Bases bases(u32 at) const {
-        if constexpr (kGin && L::has(kQueue))
-            return {mem::load_constant(&queues_[at].local), mem::load_constant(&queues_[at].remote)};
-        else if constexpr (kNvshmem)
-            return {constant().local, constant().remote};
-        else
+        if constexpr (kGin || kNvshmem) {
+            const LikeQueue* q = queue(at);
+            return {field(q, &LikeQueue::local), field(q, &LikeQueue::remote)};
+        } else {
             return {own_.local, own_.remote};
+        }
     }
-    // NCCL's don't change while the kernel runs, and it says so.
-    template <class T>
-    GIC_FN static T* word(T* const* at) {
-        auto from = reinterpret_cast<const u64*>(at);
-        return reinterpret_cast<T*>(kGin ? mem::load_constant(from) : mem::load_weak(from));
-    }
-    GIC_FN static u32 number(const u32* at) { return kGin ? mem::load_constant(at) : mem::load_weak(at); }
 
     // ---- the hand-over ----------------------------------------------------------------------------------------
 
-    GIC_FN Posted put_here(u64 to, u64 from, u32 bytes) const {
-        u32 at = index();
-        Bases base = bases(at);
-        return push(at, Asks::put, to - base.remote, from - base.local, bytes);
-    }
+    template <class T>
+    using Var = Variable<L::has(kStack), T>;
 
-    GIC_FN Posted push(u32 number, Asks asks, u64 remote, u64 local, u32 bytes) const {
+    GIC_FN Posted push(u32 number, Asks asks, Var<u64> remote, Var<u64> local, Var<u32> bytes) const {
         if constexpr (L::has(kPayloadOrder) && kNvshmem) mem::fence_sequential<Scope::gpu>();
         if constexpr (L::has(kPayloadOrder) && kGin) mem::fence<Scope::system>();
-        LikeQueue q = queue(number);
+        const LikeQueue* q = queue(number);
         u64 at = reserve(q);
         if constexpr (L::has(kSpace)) {
             Failure f = await_slot(q, at);
-            if (!f.ok()) return {0, f};
+            if (GIC_SELDOM(!f.ok())) return {0, f};
         }
-        u8* slot = q.slots + slot_of(q, at) * slot_bytes_of(L::peer);
+        u8* slot = slots(q) + slot_of(q, at) * slot_bytes_of(L::peer);
         if constexpr (kPair) {
             u64 mark = kUccl || is_even_lap(q, at) ? kPairMark : 0;
             u64 low = (local << 32) | bytes;
@@ -179,26 +152,29 @@ class LikeProducer {
     }
 
     // UCCL-EP's depth is a number like any other.
-    GIC_FN static u64 slot_of(const LikeQueue& q, u64 at) {
+    GIC_FN u64 slot_of(const LikeQueue* q, u64 at) const {
         if constexpr (kUccl)
-            return at % static_cast<u64>(static_cast<int>(q.depth));
+            return at % static_cast<u64>(static_cast<int>(depth(q)));
         else
-            return at & (q.depth - 1);
+            return at & (depth(q) - 1);
     }
-    GIC_FN static bool is_even_lap(const LikeQueue& q, u64 at) { return ((at >> q.log_depth) & 1) == 0; }
+    GIC_FN bool is_even_lap(const LikeQueue* q, u64 at) const {
+        return ((at >> field(q, &LikeQueue::log_depth)) & 1) == 0;
+    }
 
     // NCCL's indices have 32 bits, the GPU's one in the scope of the system.
-    GIC_FN static u64 reserve(const LikeQueue& q) {
-        if constexpr (kGin) {
-            return reserve_word<Scope::system>(reinterpret_cast<u32*>(q.head));
-        } else {
-            return reserve_word<Scope::gpu>(q.head);
-        }
+    GIC_FN u64 reserve(const LikeQueue* q) const {
+        if constexpr (kGin)
+            return reserve_word<Scope::system>(reinterpret_cast<u32*>(head(q)));
+        else
+            return reserve_word<Scope::gpu>(head(q));
     }
+    // NVSHMEM's are known to be in global memory.
+    using Words = Either<kNvshmem, GlobalWords, AnyWords>;
     template <Scope S, class T>
     GIC_FN static u64 reserve_word(T* head) {
         if constexpr (L::has(kReserve)) {
-            return mem::fetch_add_relaxed<S>(head, T{1});
+            return Words::template add<S>(head, T{1});
         } else {
             T at = mem::load_weak(head);
             mem::store_weak(head, at + 1);
@@ -206,33 +182,36 @@ class LikeProducer {
         }
     }
 
-    GIC_FN Failure await_slot(const LikeQueue& q, u64 at) const {
+    GIC_FN Failure await_slot(const LikeQueue* q, u64 at) const {
         if constexpr (kGin) {
-            return until(q, at, Why::deadline_space, [&] {
-                u32 tail = mem::load_relaxed<Scope::system>(reinterpret_cast<const u32*>(q.tail));
-                return static_cast<u32>(at) - tail < q.depth;
+            u32* tail_at = reinterpret_cast<u32*>(tail(q));
+            u32 slots_there = depth(q);
+            return until(at, Why::deadline_space, [&] {
+                return static_cast<u32>(at) - AnyWords::load<Scope::system>(tail_at) < slots_there;
             });
         } else {
-            u64 known =
-                kNvshmem ? mem::load_relaxed<Scope::system>(q.cached_tail) : mem::load_weak(q.cached_tail);
-            if (at < known + q.depth) return {};
-            return read_tail(q, at - q.depth, Why::deadline_space);
+            u64* cached = cached_tail(q);
+            u64 known = kNvshmem ? GlobalWords::load<Scope::system>(cached) : mem::load_weak(cached);
+            u32 slots_there = depth(q);
+            if (at < known + slots_there) return {};
+            return read_tail(q, at - slots_there, Why::deadline_space);
         }
     }
     // Until the slot of position `at` may be written again.
-    GIC_FN Failure read_tail(const LikeQueue& q, u64 at, Why late) const {
-        u64 tail = 0;
-        Failure f = until(q, at, late, [&] {
-            tail = kNvshmem ? mem::load_relaxed<Scope::system>(q.tail)
-                            : mem::load_acquire<Scope::system>(q.tail);
-            return tail > at;
+    GIC_FN Failure read_tail(const LikeQueue* q, u64 at, Why late) const {
+        u64 seen = 0;
+        u64* tail_at = tail(q);
+        Failure f = until(at, late, [&] {
+            seen = kNvshmem ? mem::load_relaxed<Scope::system>(tail_at)
+                            : mem::load_acquire<Scope::system>(tail_at);
+            return seen > at;
         });
         if (!f.ok()) return f;
         if constexpr (kNvshmem) {
-            mem::fetch_max_relaxed<Scope::gpu>(q.cached_tail, tail);
+            GlobalWords::max<Scope::gpu>(cached_tail(q), seen);
             mem::fence_sequential<Scope::system>();
         } else {
-            mem::store_weak(q.cached_tail, tail);
+            mem::store_weak(cached_tail(q), seen);
         }
         return {};
     }
@@ -254,19 +233,21 @@ class LikeProducer {
     GIC_FN Failure complete_here() const {
         Failure f;
         if constexpr (kNvshmem) {
-            LikeQueue q = queue(0);
-            u64 reserved = mem::load_relaxed<Scope::system>(q.head);
-            mem::fetch_max_relaxed<Scope::gpu>(q.asked, reserved);
-            f = until(q, reserved - 1, Why::deadline_completion,
-                      [&] { return mem::load_relaxed<Scope::system>(q.answered) >= reserved; });
+            const LikeQueue* q = queue(0);
+            u64 reserved = mem::load_relaxed<Scope::system>(head(q));
+            mem::fetch_max_relaxed<Scope::gpu>(field(q, &LikeQueue::asked), reserved);
+            u64* answered = field(q, &LikeQueue::answered);
+            f = until(reserved - 1, Why::deadline_completion,
+                      [&] { return mem::load_relaxed<Scope::system>(answered) >= reserved; });
             mem::fence_sequential<Scope::system>();
         } else if constexpr (kGin) {
             for (u32 i = 0; i < count_ && f.ok(); i++) {
-                LikeQueue q = queue(i);
-                u32 reserved = mem::load_relaxed<Scope::system>(reinterpret_cast<const u32*>(q.head));
-                f = until(q, reserved - 1, Why::deadline_completion, [&] {
-                    u32 tail = mem::load_acquire<Scope::system>(reinterpret_cast<const u32*>(q.tail));
-                    return static_cast<int>(tail - reserved) >= 0;
+                const LikeQueue* q = queue(i);
+                u32 reserved = AnyWords::load<Scope::system>(reinterpret_cast<const u32*>(head(q)));
+                const u32* tail_at = reinterpret_cast<const u32*>(tail(q));
+                f = until(reserved - 1, Why::deadline_completion, [&] {
+                    u32 seen = mem::load_acquire<Scope::system>(tail_at);
+                    return static_cast<int>(seen - reserved) >= 0;
                 });
             }
         } else if constexpr (kUccl) {
@@ -282,26 +263,25 @@ class LikeProducer {
                 if (f.ok()) f = read_tail(queue(i * kUcclQueues), at[i], Why::deadline_completion);
         } else if constexpr (kFlag) {
             u8* byte = reinterpret_cast<u8*>(own_.answered);
-            f = until(own_, 0, Why::deadline_completion, [&] { return mem::load_mmio8(byte) != 0; });
+            f = until(0, Why::deadline_completion, [&] { return mem::load_mmio8(byte) != 0; });
             if (f.ok()) mem::store_weak(byte, u8{0});
         } else {
-            LikeQueue q = queue(0);
             Posted p = push(0, Asks::flush, 0, 0, 1);
             if (!p.failure.ok()) return p.failure;
-            f = until(q, p.ticket - 1, Why::deadline_completion,
-                      [&] { return mem::load_acquire<Scope::system>(q.answered) >= p.ticket; });
+            f = until(p.ticket - 1, Why::deadline_completion,
+                      [&] { return mem::load_acquire<Scope::system>(own_.answered) >= p.ticket; });
         }
         return f;
     }
 
     // What the CPU met is looked at now and then only: each reading crosses the bus.
     template <class Done>
-    GIC_FN Failure until(const LikeQueue& q, u64 at, Why late, Done done) const {
+    GIC_FN Failure until(u64 at, Why late, Done done) const {
         Wait time(deadline_);
-        for (u32 turn = 1; !done(); turn++) {
+        for (u32 turn = 1; GIC_SELDOM(!done()); turn++) {
             bool ended = time.expired();
             if ((turn & 15) == 0 || ended) {
-                u64 bits = mem::load_acquire<Scope::system>(q.failure);
+                u64 bits = mem::load_acquire<Scope::system>(kNvshmem ? queue(0)->failure : own_.failure);
                 // What was completed before the failure stays done.
                 if (done()) return {};
                 if (bits != 0) return {bits};
@@ -312,6 +292,8 @@ class LikeProducer {
     }
 
     const LikeQueue* queues_;
+    const LikeQueue* const* channels_;
+    const LikeState* state_;
     u32 count_;
     u32 thread_;
     u64 deadline_;

@@ -31,33 +31,41 @@ GIC_FN constexpr bool is_proxied(Peer peer) {
 // The steps of a put. Each can be left out, so that its cost can be told: a put that lacks one is there to be
 // measured, by one thread, and not to be relied on.
 enum Step : u32 {
-    kCall = 1 << 0,   // a function out of line, behind a look at whether the target is mapped
+    kCall =
+        1
+        << 0,  // a function out of line, behind a look at whether the target is mapped, for GPU and CPU alike
     kQueue = 1 << 1,  // the queue pair by a counter in memory, divisions and a table; a CPU's queue by memory
     kKeys = 1 << 2,   // lkey, rkey and remote address by chunk
-    kReserve = 1 << 3,         // an atomic on the reserve index; without: a load and a store
-    kSpace = 1 << 4,           // whether the slot is free, by the CQ or by the CPU's word
-    kReadyFence = 1 << 5,      // wqe before ready index
-    kReady = 1 << 6,           // the ready index moves in order; without: a store
-    kLock = 1 << 7,            // around record and doorbell
-    kProducer = 1 << 8,        // an atomic maximum on the producer index; without: a load and a store
+    kReserve = 1 << 3,     // an atomic on the reserve index; without: a load and a store
+    kSpace = 1 << 4,       // whether the slot is free, by the CQ or by the CPU's word
+    kReadyFence = 1 << 5,  // wqe before ready index
+    kReady = 1 << 6,       // the ready index moves in order; without: a store, or nothing where nobody shares
+    kLock = 1 << 7,        // around record and doorbell
+    kProducer = 1 << 8,    // an atomic maximum on the producer index; without: a load and a store
     kEarlyDoorbell = 1 << 9,   // a fence and a doorbell before the record
     kRecordFence = 1 << 10,    // wqe before record
     kDoorbellFence = 1 << 11,  // record before doorbell
     kPayloadOrder = 1 << 12,   // payload before descriptor
+    kHandler = 1 << 13,        // who rings, the GPU or a CPU, by a word that is looked at for every put
+    kParts = 1 << 14,          // a WQE for each GiB
+    kGroup = 1 << 15,          // whether a warp's lanes put together; DeepEP: that they do
+    kTarget = 1 << 16,         // whether the queue pair is a DC initiator, and its target's address vector
+    kStack = 1 << 17,          // variables that lie on the function's stack
 };
-constexpr u32 kSteps = 13;
+constexpr u32 kSteps = 18;
 
-constexpr u32 kStepsNvshmem = kQueue | kKeys | kReserve | kSpace | kReadyFence | kReady | kLock | kProducer |
-                              kRecordFence | kDoorbellFence;
-constexpr u32 kStepsGdaki =
-    kReserve | kSpace | kReadyFence | kReady | kLock | kProducer | kEarlyDoorbell | kDoorbellFence;
+constexpr u32 kStepsIbgda =
+    kKeys | kReserve | kReadyFence | kReady | kHandler | kLock | kProducer | kRecordFence | kDoorbellFence;
+constexpr u32 kStepsNvshmem = kStepsIbgda | kGroup | kQueue | kTarget | kSpace;
+constexpr u32 kStepsGdaki = kParts | kReserve | kSpace | kReadyFence | kReady | kHandler | kLock | kProducer |
+                            kEarlyDoorbell | kDoorbellFence;
 
 GIC_FN constexpr u32 steps_of(Peer peer) {
     switch (peer) {
-    case Peer::nvshmem: return kStepsNvshmem | kCall;
+    case Peer::nvshmem: return kStepsNvshmem | kCall | kStack;
     case Peer::nvshmem_internal: return kStepsNvshmem;
-    case Peer::deepep: return kStepsNvshmem & ~kSpace;
-    case Peer::nvshmem_proxy: return kCall | kPayloadOrder | kReserve | kSpace;
+    case Peer::deepep: return kStepsIbgda | kGroup;
+    case Peer::nvshmem_proxy: return kCall | kStack | kPayloadOrder | kReserve | kSpace;
     case Peer::gin_proxy:
     case Peer::uccl_ep: return kQueue | kPayloadOrder | kReserve | kSpace;
     case Peer::mscclpp: return kPayloadOrder | kReserve | kSpace;
@@ -67,6 +75,78 @@ GIC_FN constexpr u32 steps_of(Peer peer) {
     }
 }
 
+// Queue pairs are laid out as the libraries lay theirs out, as far as a put goes through them: which words share 32 bytes
+// decides what a cache answers, and which share 128 what waits for an atomic.
+
+// DOCA GPUNetIO's, with its CQ, a ring. The first of several is NCCL's own rank's: nobody uses it.
+struct DocaQp {
+    u64 reserved;
+    u64 ready;
+    u64 produced;
+    u32 qpn;
+    u32 pad0;
+    u32 doorbell_qpn;  // as it stands in a doorbell
+    u32 nop_qpn;       // ... and in the control segments of WQEs of 1 and 3 segments
+    u32 pad1;
+    u32 write_qpn;
+    u32 pad2;
+    u32 lock;
+    u16 blocks;
+    u16 mask;
+    u32 pad3;
+    u8* sq;
+    u32* record;
+    u64* doorbell;
+    u64 pad4[9];
+    const u8* entries;
+    u32 pad5;
+    u32 cq_entries;
+    u64 pad6;
+    u64 consumed;
+    u64 pad7[10];
+    u32 handler;
+    u32 pad8;
+};
+// Who rings. No CPU does for these.
+constexpr u32 kCpuRings = 1, kGpuRings = 2;
+
+// NVSHMEM's collapsed CQ, by addresses of what its queue pair keeps.
+struct IbgdaCq {
+    u64 pad0[2];
+    const u8* entry;
+    u64* produced;
+    u64* consumed;
+    u64 pad1[2];
+    u32 pad2;
+    u32 entries;
+    u64 pad3;
+};
+
+// NVSHMEM's queue pair.
+struct IbgdaQp {
+    u32 pad0;
+    u32 kind;
+    u32 qpn;
+    u32 device;
+    u64 pad1[3];
+    u16 blocks;
+    u16 pad2[3];
+    u8* sq;
+    u32* record;
+    u64* doorbell;
+    const IbgdaCq* cq;
+    u64 pad3;
+    u32 pad4;
+    u32 lock;
+    u64 reserved;
+    u64 ready;
+    u64 produced;
+    u64 consumed;
+    u64 pad5[7];
+};
+// What it is connected as: a DC initiator, whose WQEs name their target, or reliably.
+constexpr u32 kIbgdaDci = 1, kIbgdaRc = 3;
+
 // A key, as it stands in a WQE, and the first address (lkey) or offset (rkey) that it isn't good for.
 struct ChunkKey {
     u32 key;
@@ -74,55 +154,41 @@ struct ChunkKey {
     u64 end;
 };
 constexpr u32 kMaxChunks = 64;
+// This side and the other.
+constexpr u32 kTargets = 2;
 
-// A collapsed CQ, by addresses of what others keep of it.
-struct LikeCq {
-    const u8* entry;
-    u64* produced;
-    u64* consumed;
-    u32 entries;
-    u32 pad;
+// By what of its thread NVSHMEM chooses a queue pair.
+enum class QueueMap : u32 {
+    block = 0,
+    multiprocessor = 1,
+    warp = 2
 };
 
-// A queue pair with its indices, of which the libraries have one structure: what shares a line with what is a part of
-// what a put costs, because fences that acquire empty a thread's cache.
-struct LikeQp {
-    alignas(128) u64 reserved;
-    u64 ready;
-    u64 produced;
-    u32 qpn;
-    u32 device;
-    u32 lock;
-    u32 log_blocks;
-    u8* sq;
-    u32* record;
-    u64* doorbell;
-    const LikeCq* cq;
-    alignas(128) const u8* entries;  // of a ring CQ
-    u32 log_cq;
-    u32 pad;
-    u64 consumed;
-};
-
-// NVSHMEM's state: constant memory on a GPU. One symmetric heap in chunks of 2^log_chunk bytes; a target's address
-// is told by that of the same bytes at home. Target 0 of `targets`, device 0 of `devices`.
+// NVSHMEM's state where GPU threads post. One symmetric heap in chunks of 2^log_chunk bytes; a target's address is told
+// by that of the same bytes at home. Each target has `per_target` queue pairs on each of `devices`.
 struct LikeTables {
     u64 heap;
     u64 heap_bytes;
     u64 log_chunk;
     u32 targets;
+    u32 me;
     u32 target;
     u32 devices;
-    u32 groups;         // counters
-    u32 per_target;     // queue pairs
-    u32 batch;          // a power of two: blocks left unrung at most
+    u32 groups;  // counters
+    u32 per_target;
+    u32 batch;  // a power of two: blocks left unrung at most
+    QueueMap map;
     u32 queues_on_gpu;  // the fences' scope is the GPU, otherwise the system
-    u32 pad;
-    u32* counters;
+    u32 heap_on_host;
+    u32 cpu_rings;
+    u32 dc_targets;  // address vectors of each target, by device
+    IbgdaQp* qps;    // by target
+    u8* counters;
     const u64* remote_heaps;  // by target
     const u64* mapped;        // by target: where this GPU reaches it itself; 0 where only the NIC does
+    const Segment* vectors;   // by target: what a WQE has of an address vector
     ChunkKey lkeys[kMaxChunks];
-    ChunkKey rkeys[kMaxChunks];
+    ChunkKey rkeys[kTargets * kMaxChunks];
 };
 // What a proxied put asks of the CPU.
 enum class Asks : u32 {
@@ -154,23 +220,37 @@ constexpr u64 kPairMark = u64{1} << 63;
 // A queue to the CPU, by the addresses of what the two sides keep of it. UCCL-EP has 8 for each of 4 proxies, NCCL one a
 // rank, of which the first is its own, fabric-lib one a thread: its flag, without a slot's words.
 struct LikeQueue {
-    u8* slots;           // host memory
-    u64* head;           // first slot that nobody has reserved; fabric-lib: blocks that are done
-    u64* tail;           // host memory: slots before it may be written again
-    u64* cached_tail;    // as it was last read
+    u8* slots;         // host memory
+    u64* head;         // first slot that nobody has reserved; fabric-lib: blocks that are done
+    u64* tail;         // host memory: slots before it may be written again
+    u64* cached_tail;  // as it was last read
+    u32 depth;
+    u32 log_depth;
     u64* asked;          // host memory: how far a quiet is asked for
     u64* answered;       // host memory: how far it is answered; fabric-lib: a byte
     const u64* failure;  // host memory: packed Failure, of all queues
     const u64* mapped;   // where this GPU reaches the target itself; 0 where only the NIC does
     u64 local;           // first bytes that offsets count from
     u64 remote;
-    u32 log_depth;
-    u32 depth;
+    u32 backend;  // NCCL: who posts
+    u32 pad;
 };
 constexpr u32 kUcclProxies = 4, kUcclQueues = 8;
+// NCCL's backends: this one, a CPU's, or GPU threads.
+constexpr u32 kProxyBackend = 2, kGdakiBackend = 3;
 
-static_assert(sizeof(LikeQueue) == 88, "mirrored by the host");
-static_assert(sizeof(LikeCq) == 32 && sizeof(LikeQp) == 256 && sizeof(LikeTables) == 80 + 32 * kMaxChunks,
-              "mirrored by the host");
+// What NVSHMEM finds its way by: constant memory on a GPU. One of the two is there.
+struct LikeState {
+    LikeTables tables;
+    LikeQueue queue;
+    u32 by_gpu;  // who posts
+    u32 pad;
+};
+
+static_assert(sizeof(DocaQp) == 280 && sizeof(IbgdaCq) == 72 && sizeof(IbgdaQp) == 184,
+              "the libraries' sizes");
+static_assert(sizeof(LikeQueue) == 96, "mirrored by the host");
+static_assert(sizeof(LikeTables) == 112 + 48 * kMaxChunks, "mirrored by the host");
+static_assert(sizeof(LikeState) == sizeof(LikeTables) + sizeof(LikeQueue) + 8, "mirrored by the host");
 
 }  // namespace gic

@@ -2,17 +2,20 @@
 #pragma once
 
 #include "gic/kernels/latency.hpp"
-#include "gic/like_proxy.hpp"
+#include "gic/like_doca.hpp"
+#include "gic/like_public.hpp"
 
 namespace gic {
 namespace kernels {
 
-// Thread t of `threads` uses queue pair t mod `qps` (or the queue to a CPU that the library chooses), the slots t * slots + i mod `slots`, and the values
-// first + t * (warmup + samples) + i; it has `samples` places and one failure word of its own. Otherwise as latency's.
+// Thread t of `threads` uses queue pair t mod `qps` (or the queue to a CPU that the library chooses), the slots
+// t * slots + i mod `slots`, and the values first + t * (warmup + samples) + i; it has `samples` places and one failure word
+// of its own. Otherwise as latency's.
 struct LikeArgs {
-    LikeQp* qp;
-    const LikeTables* tables;  // on a GPU they are in `gic_like_tables`
-    const LikeQueue* queue;    // proxied: `qps` of them; on a GPU NVSHMEM's is in `gic_like_queue`
+    DocaQp* doca;                      // DOCA's: 1 + `qps` of them
+    const LikeState* state;            // NVSHMEM's and DeepEP's; on a GPU it is in `gic_like_state`
+    const LikeQueue* queue;            // proxied, but for NVSHMEM: `qps` of them
+    const LikeQueue* const* channels;  // UCCL-EP: the same by addresses
     u32 qps;
     u32 scope;  // QuietScope: one, or all; not of a proxied put
     u32 bytes;
@@ -29,14 +32,31 @@ struct LikeArgs {
     u64* total;
     u64* failure;
 };
-static_assert(sizeof(LikeArgs) == 144, "mirrored by the host");
+static_assert(sizeof(LikeArgs) == 152, "mirrored by the host");
 
 template <class L>
 GIC_FN auto open_like(const LikeArgs& a, u32 thread) {
-    if constexpr (L::proxied)
-        return LikeProducer<L>(a.queue, a.qps, thread, a.deadline);
+    if constexpr (L::gdaki)
+        return DocaEndpoint<L>(a.doca, a.qps, thread, a.deadline);
+    else if constexpr (L::is_public)
+        return PublicEndpoint<L>(a.state, thread, a.deadline);
+    else if constexpr (L::proxied)
+        return LikeProducer<L>(a.queue, a.channels, a.qps, a.state, thread, a.deadline);
     else
-        return LikeEndpoint<L>(a.qp, a.qps, a.tables, thread, a.deadline);
+        return IbgdaEndpoint<L>(a.state, thread, a.deadline);
+}
+
+template <class L, class Endpoint>
+GIC_FN Failure complete_like(const LikeArgs& a, const Endpoint& endpoint, u64 ticket) {
+    bool one = a.scope == static_cast<u32>(QuietScope::one);
+    if constexpr (L::gdaki)
+        return (one ? endpoint.wait(ticket) : endpoint.quiet()).failure;
+    else if constexpr (L::peer == Peer::nvshmem_proxy)
+        return endpoint.quiet().failure;
+    else if constexpr (L::proxied)
+        return endpoint.complete().failure;
+    else
+        return (one ? endpoint.wait() : endpoint.quiet()).failure;
 }
 
 template <class L>
@@ -53,7 +73,7 @@ GIC_FN void like(const LikeArgs& a, u32 thread) {
     u64* issue = a.issue + thread * a.samples;
     u64* total = a.total + thread * a.samples;
     u64 shift = 0;
-    if constexpr (!L::proxied) shift = endpoint.shift();
+    if constexpr (!L::gdaki && !L::proxied) shift = endpoint.shift();
     Failure failure;
     for (u64 i = 0; i < n && failure.ok(); i++) {
         u64 slot = (thread * a.slots + i % a.slots) * a.stride;
@@ -62,17 +82,14 @@ GIC_FN void like(const LikeArgs& a, u32 thread) {
         write_payload(local.address, a.bytes, a.first + thread * n + i);
 
         u64 start = clock_ticks();
-        Posted p = endpoint.put(remote, local, a.bytes);
+        Posted p;
+        if constexpr (L::gdaki)
+            p = endpoint.put(remote, local, a.bytes);
+        else
+            p = endpoint.put(remote.address, local.address, a.bytes);
         u64 issued = clock_ticks();
         failure = p.failure;
-        if (failure.ok()) {
-            if constexpr (L::proxied)
-                failure = endpoint.complete().failure;
-            else if (a.scope == static_cast<u32>(QuietScope::one))
-                failure = endpoint.wait(p.ticket).failure;
-            else
-                failure = endpoint.quiet().failure;
-        }
+        if (!GIC_SELDOM(!failure.ok())) failure = complete_like<L>(a, endpoint, p.ticket);
         u64 done = clock_ticks();
 
         if (i >= a.warmup) {
