@@ -79,10 +79,15 @@ pub(super) fn entries<'a>(sources: &'a [Source<'a>]) -> Vec<Entry<'a>> {
 
 /// Everything by which the measurements of one record can be told apart.
 fn identity(row: &Row) -> String {
-    let PointId { experiment, transport, submitter, nic, parameters } = &row.point;
-    let mut parameters: Vec<_> = parameters.iter().map(|(k, v)| format!("{k}={v}")).collect();
-    parameters.sort();
-    format!("{:?}", (experiment, transport, submitter, nic, parameters, &row.metric))
+    let PointId { experiment, transport, submitter, nic, .. } = &row.point;
+    format!("{:?}", (experiment, transport, submitter, nic, parameters(&row.point), &row.metric))
+}
+
+/// The parameters of a point by their names, each with its value.
+pub(super) fn parameters(point: &PointId) -> Vec<String> {
+    let mut all: Vec<_> = point.parameters.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    all.sort();
+    all
 }
 
 impl Entry<'_> {

@@ -2,26 +2,38 @@
 
 use std::fmt::Write;
 
-use super::beside::{ABOUT, Column, Part, STAND_IN, Section, beside};
+use super::beside::{ABOUT, Beside, Part, STAND_IN, beside};
 use super::derived::{Derived, derive};
 use super::entry::{Entry, Source, entries};
 use super::figures::figures;
 use super::markup::plain;
+use super::missing;
 use super::notes;
+use super::table::{Column, Section};
 use super::words::{self, NONE};
 use crate::published::Published;
 use crate::record::Row;
 
-/// The figures, the derived quantities, the libraries, and what their letters mean.
+/// The figures, the derived quantities, what is missing or wrong, the libraries, and what their letters mean.
 pub(super) fn markdown(sources: &[Source], published: &Published) -> String {
     let all = entries(sources);
     let mut text = String::new();
     let figures = figures_table(&mut text, sources, &all);
     let derived = derived_table(&mut text, sources, published);
-    let libraries = libraries(&mut text, sources, &all, published);
-    if !figures && !derived && !libraries {
+    let missing = missing::missing(sources, &all);
+    let libraries = beside(sources, &all, published);
+    if !figures && !derived && libraries.is_none() {
         text.push_str("No measurement of these records is one of the figures.\n");
+    }
+    for section in &missing {
+        text.push('\n');
+        section_table(&mut text, section);
+    }
+    if !figures && !derived && libraries.is_none() {
         return text;
+    }
+    if let Some(libraries) = &libraries {
+        libraries_tables(&mut text, libraries);
     }
     text.push('\n');
     for (letter, why) in notes::explained(&all) {
@@ -107,20 +119,17 @@ fn derived_table(text: &mut String, sources: &[Source], published: &Published) -
     true
 }
 
-/// Whether there are any.
-fn libraries(text: &mut String, sources: &[Source], all: &[Entry], published: &Published) -> bool {
-    let Some(beside) = beside(sources, all, published) else { return false };
+fn libraries_tables(text: &mut String, libraries: &Beside) {
     if !text.is_empty() {
         text.push('\n');
     }
     let _ = writeln!(text, "**Beside the libraries.** {} {}", escaped(ABOUT), escaped(STAND_IN));
-    for part in &beside.parts {
+    for part in &libraries.parts {
         if let Part::Section(section) = part {
             text.push('\n');
             section_table(text, section);
         }
     }
-    true
 }
 
 fn section_table(text: &mut String, section: &Section) {
@@ -143,10 +152,13 @@ fn section_table(text: &mut String, section: &Section) {
         }));
     }
     aligned(text, &names, &is_number, &rows);
-    text.push('\n');
     let said = groups.iter().filter(|group| !group.about.is_empty());
     let said = said.map(|group| format!("{}: {}.", group.path, group.about));
-    for line in said.chain(notes.iter().cloned()) {
+    let lines: Vec<String> = said.chain(notes.iter().cloned()).collect();
+    if !lines.is_empty() {
+        text.push('\n');
+    }
+    for line in lines {
         let _ = writeln!(text, "{}  ", escaped(&line));
     }
 }

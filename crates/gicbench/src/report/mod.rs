@@ -10,10 +10,12 @@ mod entry;
 mod figures;
 mod markdown;
 mod markup;
+mod missing;
 mod notes;
 mod page;
 mod picture;
 mod read;
+mod table;
 mod words;
 
 use std::io::{self, Write};

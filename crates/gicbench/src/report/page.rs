@@ -8,10 +8,9 @@ mod summary;
 use super::entry::{Entry, Source, entries};
 use super::markup::{Markup, Px};
 use super::picture;
-use super::{notes, words};
+use super::{missing, notes, words};
 use crate::plan::Registry;
 use crate::published::Published;
-use crate::record::Missing;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -63,7 +62,9 @@ pub(super) fn page(sources: &[Source], registry: &Registry, published: &Publishe
     }
     summary::figures(&mut page, sources, &all, published);
     summary::derived(&mut page, sources, published);
-    about::missing(&mut page, sources);
+    for section in missing::missing(sources, &all) {
+        beside::table(&mut page, &section);
+    }
     if !all.is_empty() {
         summary::legend(&mut page);
     }
@@ -188,10 +189,10 @@ fn section_notes(
         for (what, missing) in
             [("Not run", &source.record.not_run), ("Failed", &source.record.failed)]
         {
-            for (_, reason, count) in
-                reasons(missing).iter().filter(|(name, ..)| *name == experiment.name)
-            {
-                lines.push(format!("{what}{of}: {}: {reason}", words::counted(*count, "point")));
+            let gathered = missing::gathered(missing).into_iter();
+            for group in gathered.filter(|group| group.experiment == experiment.name) {
+                let points = words::counted(group.points.len(), "point");
+                lines.push(format!("{what}{of}: {points}: {}", group.reason));
             }
         }
     }
@@ -203,19 +204,6 @@ fn section_notes(
         page.element("li", &[], &line);
     }
     page.close();
-}
-
-/// Points without measurements, gathered by experiment and reason, with their number.
-fn reasons(missing: &[Missing]) -> Vec<(&str, &str, usize)> {
-    let mut groups: Vec<(&str, &str, usize)> = Vec::new();
-    for one in missing {
-        let (experiment, reason) = (one.point.experiment.as_str(), one.reason.as_str());
-        match groups.iter_mut().find(|group| (group.0, group.1) == (experiment, reason)) {
-            Some(group) => group.2 += 1,
-            None => groups.push((experiment, reason, 1)),
-        }
-    }
-    groups
 }
 
 /// The hatches of stand-ins, one a colour, which every picture of the page refers to.

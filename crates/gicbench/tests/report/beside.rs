@@ -127,20 +127,29 @@ const STEPS: &str = "What each step costs, GPU-submitted";
 const LIKE: &str = "The same choices in the smallest code, GPU-submitted";
 const RATIOS: &[&str] =
     &["over mini-gda's issue", "over mini-gda's put + completion", "what differs"];
+const PLAINEST: &str = "over exclusive mini-gda's, GPU-scope release";
 
 #[test]
 fn a_ratio_is_over_equal_promises_and_says_so_where_there_are_none() {
     for (promises, expected) in [
         ("gpu gpu yes one", ["3.00", "2.00 S", "nothing"]),
         ("exclusive gpu yes one", ["6.00", "4.00 S", "nothing"]),
+        // What a completion covers isn't in the time of an issue.
         (
             "gpu gpu yes all",
+            ["3.00", "unequal: 2.00 S", "put + completion alone: completion all, not one"],
+        ),
+        (
+            "cta gpu yes all",
             [
                 "unequal: 6.00",
                 "unequal: 4.00 S",
-                "sharing gpu, not exclusive; completion all, not one",
+                "sharing cta, not exclusive · put + completion also: completion all, not one",
             ],
         ),
+        // The nearest, not the plainest.
+        ("gpu gpu no one", ["unequal: 3.00", "unequal: 2.00 S", "room checked no, not yes"]),
+        // Of equally near ones, the fastest.
         (
             "cta system no one",
             [
@@ -159,6 +168,10 @@ fn a_ratio_is_over_equal_promises_and_says_so_where_there_are_none() {
         let text = markdown(&record);
         let line = ["gdaki", "gpu"];
         assert_eq!(cells(&text, PATHS, &line, RATIOS), expected, "{promises}");
+        // The same whatever is promised, and of mini-gda's own lines, too.
+        assert_eq!(cells(&text, PATHS, &line, &[PLAINEST]), ["6.00"], "{promises}");
+        let ours = |variant| cells(&text, PATHS, &["mini-gda", variant], &[PLAINEST, RATIOS[0]]);
+        assert_eq!([ours("exclusive"), ours("thread")], [["1.00", "–"], ["2.00", "–"]]);
         let times = ["safe for", "issue (µs)", "put + completion (µs)", "round trip (µs)"];
         let promised = promises.replace(' ', " · ");
         assert_eq!(cells(&text, PATHS, &line, &times), [&promised, "3.000", "8.000 S", "9.000 S"]);
@@ -173,20 +186,128 @@ fn a_ratio_is_over_equal_promises_and_says_so_where_there_are_none() {
 }
 
 #[test]
-fn of_several_equal_lines_the_plain_one_is_compared_with_and_of_those_the_fastest() {
+fn of_several_equal_lines_the_fastest_is_compared_with_by_the_time_that_is_compared() {
     let ring = "order=gpu-release sharing=exclusive cq=ring conn=rc";
     let fence = "order=gpu-fence sharing=exclusive cq=collapsed conn=rc";
     let promises = "exclusive gpu yes one";
+    let none = "order=none sharing=exclusive cq=collapsed conn=rc";
     let others = vec![
         put("mini-gda", ring, "issue_us", 0.1, ours(promises)),
+        put("mini-gda", ring, "put_completion_us", 5.0, ours(promises)),
         put("mini-gda", fence, "issue_us", 0.4, ours(promises)),
+        put("mini-gda", none, "issue_us", 0.05, ours("exclusive none yes one")),
         put("gdaki", "variant=exclusive", "issue_us", 2.0, theirs(promises)),
+        put("gdaki", "variant=exclusive", "put_completion_us", 3.0, theirs(promises)),
         put("gdaki", "variant=gpu", "issue_us", 2.0, theirs("gpu none no one")),
     ];
     let text = markdown(&all(&[mini_gda(), others]));
-    assert_eq!(cells(&text, PATHS, &["gdaki", "exclusive"], &RATIOS[..1]), ["5.00"]);
-    // The line that stands in is the usual order of that scope, though another is faster.
-    assert_eq!(cells(&text, PATHS, &["gdaki", "gpu"], &RATIOS[..1]), ["unequal: 4.00"]);
+    // The line that every other is compared with is the usual order with a collapsed CQ, though others are faster.
+    for (variant, expected) in [
+        ("exclusive", ["20.00", "1.50 S", "4.00", "nothing"]),
+        // Of two that differ in two promises: without order, and shared.
+        (
+            "gpu",
+            ["unequal: 40.00", "–", "4.00", "sharing gpu, not exclusive; room checked no, not yes"],
+        ),
+    ] {
+        let columns = [RATIOS[0], RATIOS[1], PLAINEST, RATIOS[2]];
+        assert_eq!(cells(&text, PATHS, &["gdaki", variant], &columns), expected, "{variant}");
+    }
+}
+
+/// The section of the libraries.
+fn section(text: &str) -> &str {
+    text.split("**Beside the libraries.**").nth(1).expect("the section")
+}
+
+/// A record with many lines of every kind, some of the same time, some without a median.
+fn many() -> Vec<Value> {
+    let promises = "gpu gpu yes one";
+    let mut rows = mini_gda();
+    let variants = ["variant=gpu", "variant=exclusive", "variant=cta", "variant=gin"];
+    let steps = ["variant=no-lock", "variant=no-fence", "variant=no-publish", "variant=no-chunks"];
+    for (transport, slower) in
+        [("gdaki", 0.0), ("deepep", 0.5), ("nvshmem", 0.0), ("new", 0.25), ("other", 1.0)]
+    {
+        let at = variants.iter().zip([3.0, 1.0, 2.0, 2.0]);
+        let ways = at.map(|(at, p50)| (*at, p50, theirs(promises)));
+        let at = steps.iter().zip([2.5, 0.5, 2.5, 3.5]);
+        let lacking = at.map(|(at, p50)| (*at, p50, step(promises, "it", "gpu")));
+        for (number, (at, p50, details)) in ways.chain(lacking).enumerate() {
+            let found = with(details, json!({"nic_findings": number % 3, "nic_first_finding": at}));
+            rows.push(put(transport, at, "issue_us", p50 + slower, found.clone()));
+            rows.push(put(transport, at, "put_completion_us", p50 + 2.0, found));
+        }
+    }
+    for like in ["like=gdaki", "like=gdaki without=lock", "like=deepep", "like=nvshmem"] {
+        rows.push(put("mini-gda", like, "issue_us", 2.0, ours(promises)));
+    }
+    rows.push(put("bare", "order=gpu-release", "issue_us", 0.5, ours("exclusive gpu no one")));
+    let proxied = "gpu system yes one";
+    rows.push(put(
+        "mini-proxy",
+        "handoff=lap-parity reserve=owned",
+        "enqueue_us",
+        0.5,
+        ours("exclusive system yes one"),
+    ));
+    rows.push(put(
+        "mini-proxy",
+        "handoff=lap-parity reserve=atomic",
+        "enqueue_us",
+        0.75,
+        ours(proxied),
+    ));
+    rows.push(put("mscclpp", "variant=put", "enqueue_us", 1.5, theirs(proxied)));
+    let last = rows.len() - 1;
+    let mut elsewhere = rows[last].clone();
+    elsewhere["nic"] = json!("mlx5");
+    rows.push(elsewhere);
+    for row in rows.iter_mut().step_by(7) {
+        row["p50"] = json!(null);
+    }
+    rows
+}
+
+/// The rows in another order, the same for the same seed.
+fn shuffled(mut rows: Vec<Value>, seed: u64) -> Vec<Value> {
+    let mut state = seed;
+    for end in (1..rows.len()).rev() {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        rows.swap(end, (state >> 33) as usize % (end + 1));
+    }
+    rows
+}
+
+#[test]
+fn the_order_of_the_tables_is_not_the_records() {
+    let rows = many();
+    let text = markdown(&with_rows(rows.clone()));
+    let expected = section(&text);
+    let reversed: Vec<Value> = rows.iter().rev().cloned().collect();
+    let orders = (0..24).map(|seed| shuffled(rows.clone(), seed)).chain([reversed]);
+    for (number, rows) in orders.enumerate() {
+        assert_eq!(section(&markdown(&with_rows(rows))), expected, "order {number}");
+    }
+    let steps: Vec<String> = table(&text, STEPS).expect("steps")[1..]
+        .iter()
+        .filter(|row| row[0] == "gdaki")
+        .map(|row| row[1].clone())
+        .collect();
+    assert_eq!(steps.len(), 4, "{text}");
+
+    // Whole blocks again: each line twice, at the same place.
+    let (own, lacking): (Vec<Value>, Vec<Value>) =
+        rows.into_iter().partition(|row| row["details"]["leaves_out"].is_null());
+    let blocks = [own.clone(), lacking.clone(), own.clone(), lacking.clone()].concat();
+    let twice = markdown(&with_rows(blocks.clone()));
+    let twice = section(&twice);
+    let lines = |text: &str| table(text, PATHS).expect("the paths").len() - 1;
+    assert_eq!(lines(&format!("**{twice}")), 2 * lines(&format!("**{expected}")), "{twice}");
+    for seed in 0..8 {
+        assert_eq!(section(&markdown(&with_rows(shuffled(blocks.clone(), seed)))), twice);
+    }
 }
 
 #[test]
@@ -204,6 +325,15 @@ fn a_librarys_default_stands_first_and_then_the_faster_ones() {
     let table = table(&text, PATHS).expect("a table");
     let order: Vec<&str> = table[1..].iter().map(|row| row[1].as_str()).collect();
     assert_eq!(order, ["exclusive", "thread", "gpu", "gin", "exclusive", "cta"]);
+
+    // This project's lines likewise: first that which every other is compared with.
+    let none = "order=none sharing=exclusive cq=collapsed conn=rc";
+    let faster = put("mini-gda", none, "issue_us", 0.1, ours("exclusive none yes one"));
+    let library = put("gdaki", "variant=gpu", "issue_us", 3.0, theirs(promises));
+    let text = markdown(&all(&[vec![faster, library], mini_gda()]));
+    let table = self::table(&text, PATHS).expect("a table");
+    let order: Vec<&str> = table[1..4].iter().map(|row| row[1].as_str()).collect();
+    assert_eq!(order, ["gpu-release, exclusive", "order none, exclusive", "gpu-release, thread"]);
 }
 
 #[test]
@@ -284,17 +414,24 @@ fn proxied_paths_have_their_own_table_with_the_cpus_side() {
     let text = markdown(&with_rows(vec![
         put(
             "mini-proxy",
-            "handoff=lap-parity",
+            "handoff=lap-parity reserve=owned",
             "enqueue_us",
             0.5,
             ours("exclusive system yes one"),
         ),
         put(
             "mini-proxy",
-            "handoff=lap-parity",
+            "handoff=lap-parity reserve=owned",
             "put_completion_us",
             3.0,
             ours("exclusive system yes one"),
+        ),
+        put(
+            "mini-proxy",
+            "handoff=lap-parity reserve=atomic",
+            "enqueue_us",
+            0.8,
+            ours("gpu system yes one"),
         ),
         put("mscclpp", "variant=put", "enqueue_us", 1.0, said("gpu system yes one")),
         put("mscclpp", "variant=put", "put_completion_us", 6.0, said("gpu system yes one")),
@@ -304,16 +441,24 @@ fn proxied_paths_have_their_own_table_with_the_cpus_side() {
     let columns = [
         "enqueue (µs)",
         "over mini-proxy's enqueue",
+        "over exclusive mini-proxy's, release",
         "consumed and seen (µs)",
         "put + completion (µs)",
+        "what differs",
     ];
+    // One that isn't timed to its completion promises none, and only the one with an owner is.
+    let differs = "put + completion alone: sharing gpu, not exclusive";
     for (variant, expected) in [
-        ("put", ["1.000", "unequal: 2.00", "–", "6.000 S"]),
-        ("push", ["0.750", "unequal: 1.50", "2.500 S", "–"]),
+        ("put", ["1.000", "1.25", "2.00", "–", "6.000 S", differs]),
+        ("push", ["0.750", "1.50", "1.50", "2.500 S", "–", "nothing"]),
     ] {
         assert_eq!(cells(&text, PROXIED, &["mscclpp", variant], &columns), expected, "{variant}");
     }
-    assert_eq!(cells(&text, PROXIED, &["mini-proxy", "lap-parity"], &columns[..1]), ["0.500"]);
+    for (reserve, expected) in
+        [("reserve owned", ["0.500", "–", "1.00"]), ("reserve atomic", ["0.800", "–", "1.60"])]
+    {
+        assert_eq!(cells(&text, PROXIED, &["mini-proxy", reserve], &columns[..3]), expected);
+    }
     assert!(text.contains("mscclpp: The Library 1.2.3; CPU side: a consumer."), "{text}");
     assert!(table(&text, PATHS).is_none(), "{text}");
 }
@@ -342,11 +487,16 @@ fn a_step_is_told_by_the_variant_that_it_is_made_from_and_is_no_figure_of_the_li
     for (variant, expected) in [
         ("no-lock", ["the lock", "gpu", "2.250", "−0.750", "+0.500 S"]),
         ("no-fence", ["the fence", "cta, not measured here", "1.000", "–", "–"]),
-        ("no-chunks", ["chunks", "–", "2.900", "–", "–"]),
         ("no-more", ["more", "no-lock", "2.000", "−0.250", "–"]),
     ] {
         assert_eq!(cells(&text, STEPS, &["gdaki", variant], &columns), expected, "{variant}");
     }
+    // What is made from no way of the path is no step of one.
+    let steps = table(&text, STEPS).expect("a table");
+    assert!(steps.iter().all(|row| row[1] != "no-chunks"), "{steps:?}");
+    assert!(text.contains("made from no other way of its path: gdaki no-chunks."), "{text}");
+    let alone = put("gdaki", "variant=ring", "issue_us", 2.9, step(promises, "more", ""));
+    assert!(table(&markdown(&all(&[mini_gda(), vec![alone]])), STEPS).is_none());
     let paths = table(&text, PATHS).expect("a table");
     assert!(paths.iter().all(|row| !row[1].starts_with("no-")), "{paths:?}");
     // The slowest way of the library isn't one that lacks a step, nor is a bar.

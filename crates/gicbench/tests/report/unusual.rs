@@ -116,11 +116,75 @@ fn a_record_without_measurements_says_so_and_why() {
     assert!(page.matches("queues in GPU memory need the cuda submitter").count() >= 2);
     assert!(page.contains("<h2>ordering</h2>") && page.contains("Nothing was measured."));
     assert!(pictures(&page).is_empty());
-    assert!(markdown(&record).contains("No measurement"));
+    let text = markdown(&record);
+    assert!(text.contains("No measurement"), "{text}");
+    let row = "| ordering | mini-gda | 1 | queues in GPU memory need the cuda submitter |";
+    assert!(text.contains("**Not run.**") && text.contains(row), "{text}");
 
     record["not_run"] = json!([]);
     record["failed"] = json!([]);
     assert_harmless(&self::page(&[&record]));
+}
+
+#[test]
+fn wrong_data_and_what_was_not_measured_are_listed_with_their_transports() {
+    let mut record = shown();
+    let missing = |transport: &str, parameters: Value, reason: &str| {
+        json!({"experiment": "batching", "transport": transport, "submitter": "cuda", "nic": "none",
+            "parameters": parameters, "reason": reason})
+    };
+    record["not_run"] = json!([
+        missing("gdaki", json!({"variant": "gin"}), "nothing completes"),
+        missing("gdaki", json!({"variant": "gpu"}), "nothing completes"),
+        missing("gdaki", json!({"variant": "gin"}), "nothing completes"),
+        missing("mini-gda", json!({"like": "none"}), "nothing completes"),
+        missing("mini-gda", json!({"like": "deepep"}), "no such put"),
+    ]);
+    record["failed"] = json!([missing("deepep", json!({"variant": "put"}), "it hung")]);
+    let wrong = |metric: &str, wrong: u64, unsafe_mode: Value| {
+        row_like(&shown(), metric, |row| {
+            row["experiment"] = json!("inline");
+            row["transport"] = json!("deepep");
+            row["parameters"] = json!({"variant": "put", "payload": 8, "inline": "on", "profile": "none",
+                "ops": 10, "warmup": 0, "duration_s": null});
+            row["wrong"] = json!(wrong);
+            row["unsafe_mode"] = unsafe_mode.clone();
+            row["submitter"] = json!("cuda");
+        })
+    };
+    let rows = record["measurements"].as_array_mut().unwrap();
+    rows.extend([wrong("issue_us", 3, json!(null)), wrong("put_completion_us", 4, json!(null))]);
+    // Where nothing promises right data, wrong data is no finding.
+    rows.push(wrong("issue_us", 9, json!("nothing is ordered")));
+    let lines = [
+        "| inline | deepep (put) | cuda, soft, 8 B, inline on | issue, put + completion | 4 |",
+        "| batching | gdaki (gin, gpu); mini-gda | 4 | nothing completes |",
+        "| batching | mini-gda (like deepep) | 1 | no such put |",
+        "| batching | deepep (put) | 1 | it hung |",
+    ];
+    let titles = ["Wrong data", "Not run", "Failed"];
+    let text = markdown(&record);
+    for line in lines {
+        assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
+    }
+    for title in titles {
+        assert_eq!(text.matches(&format!("**{title}.**")).count(), 1, "{title}: {text}");
+    }
+    let page = page(&[&record]);
+    assert_harmless(&page);
+    assert_complete(&page, &[&record]);
+    for title in titles {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "{title}");
+    }
+    for cell in ["deepep (put)", "gdaki (gin, gpu); mini-gda", "mini-gda (like deepep)"] {
+        assert!(page.contains(&format!("<td class=\"said\">{cell}</td>")), "{cell}");
+    }
+    let shown = shown();
+    assert!(!markdown(&shown).contains("**Wrong data.**"));
+    // Of several records each names its own.
+    let both = self::page(&[&record, &shown]);
+    assert!(both.contains("<h3>Wrong data: machine-0</h3>"));
+    assert!(!both.contains("<h3>Wrong data: machine-1</h3>"));
 }
 
 #[test]

@@ -1,12 +1,18 @@
 //! Which measurements stand beside each other: the 8-byte puts of `latency`, a line a point, in settings of one record,
 //! submitter, NIC and placement.
 
-use crate::measurement::{MemoryKind, Placement};
-use crate::point::Transport;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use crate::measurement::{MemoryKind, Metric, Placement};
+use crate::point::{Nic, Submitter, Transport};
 use crate::record::Row;
-use crate::report::entry::{Entry, Source, grouped, is_its_own, said, word};
+use crate::report::entry::{Entry, grouped, is_its_own, parameters, said, word};
 use crate::report::figures::{is, prefer};
 use crate::report::words;
+
+/// The metric whose time holds the completion.
+pub(super) const TOTAL: &str = "put_completion_us";
 
 /// Who hands a path's work to the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +57,9 @@ impl Class {
         }
     }
 
-    /// What a line of its own is compared with where none makes the same promises: queues of one thread, with the least
-    /// order that is safe.
-    pub fn fallback(self) -> (&'static str, &'static str) {
+    /// Sharing and order of the line that every other is compared with, whatever it promises: queues of one thread, with
+    /// the least order that is safe.
+    pub fn plainest(self) -> (&'static str, &'static str) {
         match self {
             Class::Submitted => ("exclusive", "gpu"),
             Class::Proxied => ("exclusive", "system"),
@@ -102,9 +108,22 @@ pub(super) struct Safety<'a>([Option<&'a str>; 4]);
 /// What each promise is of.
 const PROMISES: [&str; 4] = ["sharing", "order", "room checked", "completion"];
 
+/// How many of them, from the first on, a time is of: nothing of what a completion covers is in the time of an issue.
+fn promises_in(metric: &str) -> usize {
+    if metric == TOTAL { PROMISES.len() } else { PROMISES.len() - 1 }
+}
+
 impl<'a> Safety<'a> {
     pub fn is_said(&self) -> bool {
         self.0.iter().any(Option::is_some)
+    }
+
+    /// What of it the time of a metric is of.
+    fn of(mut self, metric: &str) -> Self {
+        for promise in self.0.iter_mut().skip(promises_in(metric)) {
+            *promise = None;
+        }
+        self
     }
 
     pub fn show(&self) -> String {
@@ -115,9 +134,9 @@ impl<'a> Safety<'a> {
         all.join(" · ")
     }
 
-    /// In what it differs from another; nothing where the two promise the same.
-    pub fn differences(&self, other: &Safety<'a>) -> Vec<String> {
-        let both = PROMISES.iter().zip(self.0.iter().zip(&other.0));
+    /// In what it differs from another, of what the time of a metric is of; nothing where the two promise the same.
+    fn differences(&self, other: &Safety<'a>, metric: &str) -> Vec<String> {
+        let both = PROMISES.iter().zip(self.0.iter().zip(&other.0)).take(promises_in(metric));
         let differing = both.filter_map(|(what, (one, other))| match (one, other) {
             (Some(one), Some(other)) if one == other => None,
             (Some(one), Some(other)) => Some(format!("{what} {one}, not {other}")),
@@ -136,7 +155,8 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn new(entries: Vec<Entry<'a>>) -> Option<Self> {
+    fn new(mut entries: Vec<Entry<'a>>) -> Option<Self> {
+        entries.sort_by_key(|entry| place_of_metric(&entry.row.metric));
         let class = Class::of(&entries)?;
         let row = entries.first()?.row;
         let transport = row.point.transport.as_str();
@@ -167,7 +187,11 @@ impl<'a> Line<'a> {
     }
 
     pub fn median(&self) -> Option<f64> {
-        self.row(self.class.metric())?.p50
+        self.time(self.class.metric())
+    }
+
+    fn time(&self, metric: &str) -> Option<f64> {
+        self.row(metric)?.p50
     }
 
     /// A fact in words, of the main measurement or else of any.
@@ -195,16 +219,114 @@ impl<'a> Line<'a> {
             Kind::Own | Kind::Like | Kind::LikeStep => "sharing_scope",
             Kind::Library | Kind::Step => "sharing",
         };
-        let promises = [sharing, "order_scope", "space_check", "completion_scope"];
-        Safety(promises.map(|name| self.said(name)))
+        let completion = "completion_scope";
+        let of_total = self.row(TOTAL).and_then(|row| said(row, completion));
+        Safety([
+            self.said(sharing),
+            self.said("order_scope"),
+            self.said("space_check"),
+            of_total.or_else(|| self.said(completion)),
+        ])
     }
 
-    /// Whether it is its path's default variant, as far as this program knows the path.
+    /// Whether it is its path's default variant, as far as this program knows the path; of this project's lines, those
+    /// that every other is compared with.
     pub fn is_default(&self) -> bool {
+        if self.kind == Kind::Own {
+            return self.is_plainest() && self.has_usual_order();
+        }
         let path = peers::path(self.transport());
         let default = path.and_then(|(_, path)| path.variants.first());
         default.is_some_and(|variant| variant.name == self.variant())
     }
+
+    fn is_plainest(&self) -> bool {
+        let (sharing, order) = self.class.plainest();
+        let Safety([of_sharing, of_order, ..]) = self.safety();
+        of_sharing == Some(sharing) && of_order == Some(order)
+    }
+
+    /// Of several orders of a scope the usual one; also where there is no choice of one.
+    fn has_usual_order(&self) -> bool {
+        self.parameter("order").is_none_or(|order| order == "gpu-release")
+    }
+
+    /// Where it stands among the lines of its setting, whatever the order of the record.
+    fn place(&self) -> Place<'a> {
+        let shown = self.class.shown();
+        let own = shown.iter().position(|path| *path == self.transport());
+        Place {
+            path: (own.unwrap_or(shown.len()), place_of_path(self.transport())),
+            kind: match self.kind {
+                Kind::Own | Kind::Library => 0,
+                Kind::Like => 1,
+                Kind::Step | Kind::LikeStep => 2,
+            },
+            is_other: !self.is_default(),
+            time: Time(self.median().unwrap_or(f64::INFINITY)),
+            variant: self.variant(),
+            parameters: self.entries.first().map_or_else(Vec::new, |e| parameters(&e.row.point)),
+            // Only a point that was measured several times comes this far.
+            times: self
+                .entries
+                .iter()
+                .map(|e| (e.row.metric.as_str(), Time(e.typical())))
+                .collect(),
+            repeat: self.entries.first().map_or(0, |entry| entry.repeat),
+        }
+    }
+}
+
+/// Where a line stands: by path, a path's own lines before those that imitate and those that lack a step, the default
+/// first, then by time, then by name.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place<'a> {
+    path: (usize, (usize, &'a str)),
+    kind: u8,
+    is_other: bool,
+    time: Time,
+    variant: &'a str,
+    parameters: Vec<String>,
+    times: Vec<(&'a str, Time)>,
+    repeat: usize,
+}
+
+/// A number with a total order.
+#[derive(Debug, Clone, Copy)]
+struct Time(f64);
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Time {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Time {}
+
+/// Where a path stands: as this program lists it; those that it doesn't know last, by their names.
+pub(super) fn place_of_path(name: &str) -> (usize, &str) {
+    place_in(Transport::ALL.iter().map(|known| known.name()), name)
+}
+
+/// Where a metric stands, likewise.
+pub(super) fn place_of_metric(name: &str) -> (usize, &str) {
+    place_in(Metric::ALL.iter().map(|known| known.name()), name)
+}
+
+fn place_in(mut known: impl Iterator<Item = &'static str>, name: &str) -> (usize, &str) {
+    (known.position(|known| known == name).unwrap_or(usize::MAX), name)
 }
 
 /// Lines that can be compared: of one record, class, submitter, NIC, placement and timing profile.
@@ -212,13 +334,27 @@ impl<'a> Line<'a> {
 pub(super) struct Setting<'a> {
     pub source: usize,
     pub class: Class,
-    /// This project's lines, in the order of the record; then the libraries' paths, each with its default before its other
-    /// ways by their issue times.
+    /// This project's lines, then the libraries', each in its [`Place`].
     pub lines: Vec<Line<'a>>,
 }
 
-/// Every setting in which a library was measured: by record and class, then in the order of the record.
-pub(super) fn settings<'a>(sources: &[Source], all: &[Entry<'a>]) -> Vec<Setting<'a>> {
+/// What the lines of a setting share: NIC, submitter, whether there is a timing profile and which, placement.
+type Shared<'a> = ((usize, &'a str), (usize, &'a str), bool, Option<String>, String);
+
+fn shared<'a>(entry: &Entry<'a>) -> Shared<'a> {
+    let point = &entry.row.point;
+    let profile = point.parameters.get("profile").map(ToString::to_string);
+    (
+        place_in(Nic::ALL.iter().map(|known| known.name()), &point.nic),
+        place_in(Submitter::ALL.iter().map(|known| known.name()), &point.submitter),
+        word(entry.row, "profile").is_some_and(|profile| profile != "none"),
+        profile,
+        format!("{:?}", entry.row.placement),
+    )
+}
+
+/// Every setting in which a library was measured: by record and class, then by what the lines share.
+pub(super) fn settings<'a>(all: &[Entry<'a>]) -> Vec<Setting<'a>> {
     let wanted: Vec<Entry> = all
         .iter()
         .filter(|entry| {
@@ -232,57 +368,23 @@ pub(super) fn settings<'a>(sources: &[Source], all: &[Entry<'a>]) -> Vec<Setting
         (entry.source, entry.repeat, entry.row.placement, &entry.row.point)
     });
     let lines: Vec<Line> = points.into_iter().filter_map(|(_, of)| Line::new(of)).collect();
-    let mut settings = Vec::new();
-    for source in 0..sources.len() {
-        for class in Class::ALL {
-            let mut of_class: Vec<(Entry, Vec<Line>)> = Vec::new();
-            for line in lines.iter().filter(|line| line.class == class) {
-                let Some(first) = line.main().filter(|entry| entry.source == source) else {
-                    continue;
-                };
-                match of_class.iter_mut().find(|(known, _)| is_beside(known.row, first.row)) {
-                    Some((_, known)) => known.push(line.clone()),
-                    None => of_class.push((first, vec![line.clone()])),
-                }
-            }
-            let of_class = of_class.into_iter().map(|(_, lines)| lines);
-            settings.extend(of_class.map(|lines| Setting::new(source, class, lines)));
-        }
+    let mut settings: BTreeMap<_, Vec<Line>> = BTreeMap::new();
+    for line in lines {
+        let Some(first) = line.main() else { continue };
+        let class = Class::ALL.iter().position(|class| *class == line.class);
+        settings.entry((first.source, class, shared(&first))).or_default().push(line);
     }
-    let is_librarys = |line: &Line| matches!(line.kind, Kind::Library | Kind::Step);
-    settings.retain(|setting| setting.lines.iter().any(is_librarys));
-    settings
-}
-
-/// Whether two measurements of a record can stand in one table.
-fn is_beside(one: &Row, other: &Row) -> bool {
-    one.point.submitter == other.point.submitter
-        && one.point.nic == other.point.nic
-        && one.placement == other.placement
-        && one.point.parameters.get("profile") == other.point.parameters.get("profile")
+    let settings = settings.into_iter().filter_map(|((source, ..), lines)| {
+        let class = lines.first()?.class;
+        let is_librarys = |line: &Line| matches!(line.kind, Kind::Library | Kind::Step);
+        lines.iter().any(is_librarys).then(|| Setting::new(source, class, lines))
+    });
+    settings.collect()
 }
 
 impl<'a> Setting<'a> {
     fn new(source: usize, class: Class, mut lines: Vec<Line<'a>>) -> Self {
-        let mut paths: Vec<&str> = class.shown().to_vec();
-        paths.extend(Transport::ALL.iter().map(|transport| transport.name()));
-        for line in &lines {
-            if !paths.contains(&line.transport()) {
-                paths.push(line.transport());
-            }
-        }
-        let place = |line: &Line| paths.iter().position(|path| *path == line.transport());
-        // A sort keeps the order of equals: the record's.
-        lines.sort_by(|one, other| {
-            let by_path = place(one).cmp(&place(other));
-            let is_librarys = one.kind == Kind::Library && other.kind == Kind::Library;
-            let median = |line: &Line| line.median().unwrap_or(f64::INFINITY);
-            by_path.then_with(|| match is_librarys {
-                true => (other.is_default().cmp(&one.is_default()))
-                    .then_with(|| median(one).total_cmp(&median(other))),
-                false => std::cmp::Ordering::Equal,
-            })
-        });
+        lines.sort_by_cached_key(Line::place);
         Setting { source, class, lines }
     }
 
@@ -323,49 +425,52 @@ impl<'a> Setting<'a> {
         first.filter(|_| found.next().is_none())
     }
 
-    /// What a line is compared with.
-    pub fn reference(&self, line: &Line<'a>) -> Result<Reference<'_, 'a>, String> {
+    /// What a line's time is compared with: of this project's lines that promise the same the fastest; where none does,
+    /// the fastest of those that differ in the fewest promises.
+    pub fn reference(&self, line: &Line<'a>, metric: &str) -> Result<Reference<'_, 'a>, String> {
         let own = self.class.own();
         let safety = line.safety();
-        if !safety.is_said() {
+        if !safety.of(metric).is_said() {
             return Err("not said what it is safe for".to_owned());
         }
-        let ours: Vec<&Line> = self.of(Kind::Own).filter(|line| line.transport() == own).collect();
+        let mut ours: Vec<&Line> =
+            self.of(Kind::Own).filter(|line| line.transport() == own).collect();
         if ours.is_empty() {
             return Err(format!("no {own} beside it"));
         }
-        if !ours.iter().any(|line| line.safety().is_said()) {
+        ours.retain(|line| line.safety().of(metric).is_said());
+        if ours.is_empty() {
             return Err(format!("{own} doesn't say what it is safe for"));
         }
-        let equal = ours.iter().filter(|line| safety.differences(&line.safety()).is_empty());
-        if let Some(line) = smallest(equal.copied().collect()) {
-            return Ok(Reference { line, differs: Vec::new() });
+        ours.retain(|line| line.time(metric).is_some());
+        // A stand-in's time is beside another stand-in's, where there is one.
+        let is_alike = |ours: &&Line| is_comparable(line.row(metric), ours.row(metric));
+        if ours.iter().any(is_alike) {
+            ours.retain(is_alike);
         }
-        match self.fallback() {
-            Some(line) => Ok(Reference { line, differs: safety.differences(&line.safety()) }),
-            None => {
-                let (sharing, order) = self.class.fallback();
-                Err(format!("no {own} with sharing {sharing} and order {order}"))
-            }
-        }
+        let references =
+            ours.into_iter().map(|ours| (safety.differences(&ours.safety(), metric), ours));
+        let nearest = references.min_by_key(|(differs, ours)| {
+            (differs.len(), ours.time(metric).map_or(Time(f64::INFINITY), Time))
+        });
+        let (differs, line) =
+            nearest.ok_or_else(|| format!("{own} has no {}", words::metric(metric)))?;
+        Ok(Reference { line, differs })
     }
 
-    /// This project's line that others are compared with where none promises the same.
-    pub fn fallback(&self) -> Option<&Line<'a>> {
-        let (sharing, order) = self.class.fallback();
-        let fits = |line: &&Line| {
-            let Safety([of_sharing, of_order, ..]) = line.safety();
-            line.transport() == self.class.own()
-                && of_sharing == Some(sharing)
-                && of_order == Some(order)
-        };
-        let mut fitting: Vec<&Line> = self.of(Kind::Own).filter(fits).collect();
-        // Of several orders of that scope, the usual one.
-        let usual = |line: &&Line| line.parameter("order") == Some("gpu-release");
-        if fitting.iter().any(usual) {
-            fitting.retain(usual);
+    /// This project's line that every other is compared with, whatever it promises.
+    pub fn plainest(&self) -> Option<&Line<'a>> {
+        let own = self.class.own();
+        let mut fitting: Vec<&Line> = self
+            .of(Kind::Own)
+            .filter(|line| line.transport() == own && line.is_plainest() && line.median().is_some())
+            .collect();
+        if fitting.iter().any(|line| line.has_usual_order()) {
+            fitting.retain(|line| line.has_usual_order());
         }
-        smallest(fitting)
+        prefer_lines(&mut fitting);
+        let median = |line: &Line| line.median().map_or(Time(f64::INFINITY), Time);
+        fitting.into_iter().min_by_key(|line| median(line))
     }
 }
 
@@ -376,18 +481,17 @@ pub(super) struct Reference<'s, 'a> {
     pub differs: Vec<String>,
 }
 
-/// Of several lines the plainest, and of those the one that takes the least time.
-fn smallest<'s, 'a>(mut lines: Vec<&'s Line<'a>>) -> Option<&'s Line<'a>> {
-    // A line without a median can't be compared with.
-    lines.retain(|line| line.median().is_some());
+/// Whether two times are both hardware's, or both a stand-in's.
+pub(super) fn is_comparable(one: Option<&Row>, other: Option<&Row>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one.stand_in == other.stand_in)
+}
+
+/// Of several lines those with the values that a plain operation has.
+fn prefer_lines(lines: &mut Vec<&Line>) {
     let mut pairs: Vec<(&Line, &Row)> =
         lines.iter().filter_map(|line| Some((*line, line.main()?.row))).collect();
     prefer(&mut pairs, |pair| pair.1);
-    let least = pairs.into_iter().min_by(|(one, _), (other, _)| {
-        let median = |line: &Line| line.median().unwrap_or(f64::INFINITY);
-        median(one).total_cmp(&median(other))
-    });
-    least.map(|(line, _)| line)
+    lines.retain(|line| pairs.iter().any(|(kept, _)| std::ptr::eq(*kept, *line)));
 }
 
 /// Where the shared structures were.

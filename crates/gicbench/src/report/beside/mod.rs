@@ -7,95 +7,13 @@
 mod lines;
 mod tables;
 
-use std::fmt;
-
 use self::lines::{Class, Kind, Setting, settings};
 use super::entry::{Entry, Source, varying};
 use super::notes;
 use super::picture::{Panel, Picture, Shape};
+use super::table::{Section, of_record};
 use super::words;
 use crate::published::Published;
-use crate::record::Row;
-
-/// A table and what has to be known to read it.
-#[derive(Debug)]
-pub(super) struct Section {
-    /// What it is.
-    pub title: String,
-    /// What all of it shares.
-    pub lead: String,
-    /// The columns.
-    pub heads: Vec<Head>,
-    /// The rows, by path where there are paths.
-    pub groups: Vec<Group>,
-    /// How it is read.
-    pub notes: Vec<String>,
-}
-
-/// Rows of one path.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// The path; empty where rows are of none.
-    pub path: String,
-    /// What all of its rows share; empty where nothing has to be said.
-    pub about: String,
-    /// As many cells a row as there are heads.
-    pub rows: Vec<Vec<Cell>>,
-}
-
-/// A column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
-    /// Its name.
-    pub name: &'static str,
-    /// What stands in it.
-    pub shape: Column,
-}
-
-/// What stands in a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Column {
-    /// Names.
-    Word,
-    /// Sentences.
-    Text,
-    /// Numbers.
-    Number,
-}
-
-/// A cell.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Cell {
-    /// What it says.
-    pub text: String,
-    /// The letters of what has to be known of it.
-    pub letters: String,
-}
-
-impl Cell {
-    fn text(text: impl Into<String>) -> Self {
-        Cell { text: text.into(), letters: String::new() }
-    }
-
-    /// The median of a measurement.
-    fn median(row: Option<&Row>) -> Self {
-        row.map_or_else(Cell::none, |row| Cell {
-            text: words::median(row),
-            letters: notes::letters(row),
-        })
-    }
-
-    fn none() -> Self {
-        Cell::text(words::NONE)
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cell { text, letters } = self;
-        if letters.is_empty() { f.write_str(text) } else { write!(f, "{text} {letters}") }
-    }
-}
 
 /// What there is of libraries in some records.
 #[derive(Debug)]
@@ -130,19 +48,12 @@ pub(super) fn beside<'a>(
     all: &[Entry<'a>],
     published: &Published,
 ) -> Option<Beside<'a>> {
-    let settings = settings(sources, all);
+    let settings = settings(all);
     let several = sources.len() > 1;
     let mut parts: Vec<Part> = Vec::new();
-    let of = |title: String, source: usize| match sources.get(source) {
-        Some(source) if several => format!("{title}: {}", source.label),
-        _ => title,
+    let add = |section: Option<Section>, source: usize, parts: &mut Vec<Part<'a>>| {
+        parts.extend(section.map(|section| Part::Section(of_record(section, sources, source))));
     };
-    let add =
-        |section: Option<Section>, source: usize, parts: &mut Vec<Part<'a>>| {
-            parts.extend(section.map(|section| {
-                Part::Section(Section { title: of(section.title, source), ..section })
-            }));
-        };
     for setting in &settings {
         add(tables::paths(setting, published), setting.source, &mut parts);
     }
@@ -185,10 +96,11 @@ fn picture<'a>(settings: &[&Setting<'a>], label: Option<&str>) -> Option<Picture
 }
 
 fn panel<'a>(setting: &Setting<'a>, all: &[&Setting<'a>]) -> Option<Panel<'a>> {
+    let metric = setting.class.metric();
     let defaults: Vec<_> = setting.of(Kind::Library).filter(|line| line.is_default()).collect();
-    let mut references: Vec<_> = setting.fallback().into_iter().collect();
+    let mut references: Vec<_> = setting.plainest().into_iter().collect();
     for line in &defaults {
-        let compared = setting.reference(line).ok().map(|reference| reference.line);
+        let compared = setting.reference(line, metric).ok().map(|reference| reference.line);
         references.extend(
             compared.filter(|line| !references.iter().any(|known| std::ptr::eq(*known, *line))),
         );
@@ -196,7 +108,6 @@ fn panel<'a>(setting: &Setting<'a>, all: &[&Setting<'a>]) -> Option<Panel<'a>> {
     if defaults.is_empty() {
         return None;
     }
-    let metric = setting.class.metric();
     let drawn = references.into_iter().chain(defaults);
     let entries: Vec<Entry> =
         drawn.filter_map(|line| line.main()).filter(|entry| entry.row.metric == metric).collect();

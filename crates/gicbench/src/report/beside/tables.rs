@@ -1,17 +1,15 @@
 //! The tables.
 
-use super::lines::{Class, Kind, Line, Reference, Setting};
-use super::{Cell, Column, Group, Head, Section};
+use super::lines::{
+    Class, Kind, Line, Reference, Setting, TOTAL, is_comparable, place_of_metric, place_of_path,
+};
 use crate::point::Transport;
 use crate::published::Published;
 use crate::record::Row;
-use crate::report::entry::{Entry, grouped, said, varying, word};
+use crate::report::entry::{Entry, grouped, parameters, said, varying, word};
 use crate::report::picture::labelled;
+use crate::report::table::{Cell, Column, Group, Head, Section, head};
 use crate::report::{notes, words};
-
-const fn head(name: &'static str, shape: Column) -> Head {
-    Head { name, shape }
-}
 
 const VARIANT: Head = head("variant", Column::Word);
 
@@ -50,10 +48,15 @@ pub(super) fn paths(setting: &Setting, published: &Published) -> Option<Section>
     let mut add = |name, shape, cell: &dyn Fn(&Line) -> Cell| table.add(head(name, shape), cell);
     let times = |metric: &'static str| move |line: &Line| Cell::median(line.row(metric));
     let over = |metric: &'static str| {
-        move |line: &Line| match compared(setting, line) {
+        move |line: &Line| match compared(setting, line, metric) {
             Some(Ok(reference)) => ratio(line, &reference, metric),
             Some(Err(_)) | None => Cell::none(),
         }
+    };
+    let over_plainest = |line: &Line| {
+        let metric = class.metric();
+        let other = setting.plainest().and_then(|plainest| plainest.row(metric));
+        quotient_cell("", line.row(metric), other)
     };
     let names = told(&shown, Kind::Own, &[]);
     let alone = ["order", "handoff"].map(str::to_owned);
@@ -67,39 +70,41 @@ pub(super) fn paths(setting: &Setting, published: &Published) -> Option<Section>
         Class::Submitted => {
             add("issue (µs)", Column::Number, &times("issue_us"));
             add("over mini-gda's issue", Column::Number, &over("issue_us"));
+            add("over exclusive mini-gda's, GPU-scope release", Column::Number, &over_plainest);
         }
         Class::Proxied => {
             add("enqueue (µs)", Column::Number, &times("enqueue_us"));
             add("over mini-proxy's enqueue", Column::Number, &over("enqueue_us"));
+            add("over exclusive mini-proxy's, release", Column::Number, &over_plainest);
             // Not every way has a wait for the proxy alone.
             if shown.iter().any(|line| line.row("consumed_us").is_some()) {
                 add("consumed and seen (µs)", Column::Number, &times("consumed_us"));
             }
         }
     }
-    add("put + completion (µs)", Column::Number, &times("put_completion_us"));
-    add(totals, Column::Number, &over("put_completion_us"));
+    add("put + completion (µs)", Column::Number, &times(TOTAL));
+    add(totals, Column::Number, &over(TOTAL));
     add("round trip (µs)", Column::Number, &times("round_trip_us"));
-    add("what differs", Column::Text, &|line| match compared(setting, line) {
-        None => Cell::default(),
-        Some(Err(why)) => Cell::text(why),
-        Some(Ok(Reference { differs, .. })) if differs.is_empty() => Cell::text("nothing"),
-        Some(Ok(Reference { differs, .. })) => Cell::text(differs.join("; ")),
-    });
+    add("what differs", Column::Text, &|line| Cell::text(differences(setting, line)));
     let mut notes = vec![
         "Safe for: who may share a queue · scope of the order before the NIC or the proxy sees it · whether the put makes \
          sure of room · what a completion covers."
             .to_owned(),
         format!(
-            "A ratio is over {own} with the same promises; of several such lines, the fastest{}. Unequal: no {own} here \
-             promises the same, and the ratio is over {}.",
-            match class {
-                Class::Submitted => " with a collapsed CQ over RC",
-                Class::Proxied => "",
-            },
-            fallback(class)
+            "A ratio over {own}'s time is over the fastest of its lines with the same promises: sharing, order and room for \
+             {}, all four for put + completion. Unequal: no line of {own} here promises the same, and the ratio is over \
+             the fastest of those that differ in the fewest promises; what differs says in which.",
+            words::metric(class.metric())
         ),
-        "A library's default stands first, then its other ways by their times.".to_owned(),
+        format!(
+            "The ratio beside it is over {}, whatever the line promises{}.",
+            plainest(class),
+            match class {
+                Class::Submitted => "; where both were measured, with a collapsed CQ over RC",
+                Class::Proxied => "",
+            }
+        ),
+        "A path's default stands first, then its other ways by their times.".to_owned(),
     ];
     let entries: Vec<Entry> = shown.iter().flat_map(|line| line.entries.iter().copied()).collect();
     notes.extend(notes::published(&entries));
@@ -108,36 +113,76 @@ pub(super) fn paths(setting: &Setting, published: &Published) -> Option<Section>
     Some(table.section(title, setting, notes, library))
 }
 
-/// The line that stands in where none is equal, in words.
-fn fallback(class: Class) -> &'static str {
+/// The line that every other is compared with, in words.
+fn plainest(class: Class) -> &'static str {
     match class {
         Class::Submitted => "exclusive mini-gda with GPU-scope release",
-        Class::Proxied => "mini-proxy with one producer and a release at system scope",
+        Class::Proxied => "exclusive mini-proxy with a release at system scope",
     }
 }
 
-/// What a line is compared with; none where it is this project's own transport, which others are compared with.
+/// What a line's time is compared with; none where it is this project's own transport, which others are compared with.
 fn compared<'s, 'a>(
     setting: &'s Setting<'a>,
     line: &Line<'a>,
+    metric: &str,
 ) -> Option<Result<Reference<'s, 'a>, String>> {
-    (line.transport() != setting.class.own()).then(|| setting.reference(line))
+    (line.transport() != setting.class.own()).then(|| setting.reference(line, metric))
+}
+
+/// In what a line differs from those that its times are compared with, or why they aren't.
+fn differences(setting: &Setting, line: &Line) -> String {
+    let of = |metric: &'static str| {
+        line.row(metric)?;
+        let differs = match compared(setting, line, metric)? {
+            Ok(Reference { differs, .. }) => differs,
+            Err(why) => vec![why],
+        };
+        Some((words::metric(metric), differs))
+    };
+    let said = |differs: Vec<String>| match differs.is_empty() {
+        true => "nothing".to_owned(),
+        false => differs.join("; "),
+    };
+    match (of(setting.class.metric()), of(TOTAL)) {
+        (None, None) => String::new(),
+        (Some((_, one)), None) | (None, Some((_, one))) => said(one),
+        (Some((_, one)), Some((_, other))) if one == other => said(one),
+        (Some((_, one)), Some((total, other))) if !one.is_empty() && other.starts_with(&one) => {
+            let more = other[one.len()..].to_vec();
+            format!("{} · {total} also: {}", said(one), said(more))
+        }
+        (Some((_, one)), Some((total, other))) if one.is_empty() => {
+            format!("{total} alone: {}", said(other))
+        }
+        (Some((name, one)), Some((total, other))) => {
+            format!("{name}: {} · {total}: {}", said(one), said(other))
+        }
+    }
 }
 
 /// The ratio of two medians; none of a stand-in's and hardware's.
 fn quotient(one: Option<&Row>, other: Option<&Row>) -> Option<(f64, String)> {
+    let is_alike = is_comparable(one, other);
     let (one, other) = (one?, other?);
     let ratio = one.p50? / other.p50?;
     let letters = if one.stand_in { "S" } else { "" };
-    (ratio.is_finite() && one.stand_in == other.stand_in).then(|| (ratio, letters.to_owned()))
+    (ratio.is_finite() && is_alike).then(|| (ratio, letters.to_owned()))
+}
+
+/// The same as a cell, with a word before it.
+fn quotient_cell(label: &str, one: Option<&Row>, other: Option<&Row>) -> Cell {
+    match quotient(one, other) {
+        Some((ratio, letters)) => {
+            Cell { text: format!("{label}{}", words::ratio(Some(ratio))), letters }
+        }
+        None => Cell::none(),
+    }
 }
 
 fn ratio(line: &Line, reference: &Reference, metric: &str) -> Cell {
-    let Some((value, letters)) = quotient(line.row(metric), reference.line.row(metric)) else {
-        return Cell::none();
-    };
     let label = if reference.differs.is_empty() { "" } else { "unequal: " };
-    Cell { text: format!("{label}{}", words::ratio(Some(value))), letters }
+    quotient_cell(label, line.row(metric), reference.line.row(metric))
 }
 
 /// The library, its version, and what was its CPU side.
@@ -161,7 +206,7 @@ fn library(line: &Line) -> String {
 /// What the slowest path adds, beside what was published of that.
 fn slowest(setting: &Setting, published: &Published) -> Option<String> {
     let figure = published.figure("nvshmem.library_issue_overhead_up_to")?;
-    let base = setting.fallback().filter(|_| setting.class == Class::Submitted)?;
+    let base = setting.plainest().filter(|_| setting.class == Class::Submitted)?;
     let metric = setting.class.metric();
     let real = |line: &Line| line.row(metric).is_some_and(|row| !row.stand_in);
     let slowest =
@@ -175,7 +220,7 @@ fn slowest(setting: &Setting, published: &Published) -> Option<String> {
         slowest.transport(),
         slowest.variant(),
         words::number(added),
-        fallback(setting.class),
+        plainest(setting.class),
         words::printed(figure),
         published.source()
     ))
@@ -195,7 +240,7 @@ fn told(lines: &[&Line], kind: Kind, but: &[&str]) -> Vec<String> {
 fn at(line: &Line, names: &[String]) -> String {
     let Some(entry) = line.main() else { return String::new() };
     let part = |name: &String| match word(entry.row, name) {
-        Some(word) if word != "none" => Some(word.to_owned()),
+        Some(word) if word != "none" && name != "reserve" => Some(word.to_owned()),
         _ => labelled(&entry, name),
     };
     names.iter().filter_map(part).collect::<Vec<_>>().join(", ")
@@ -227,8 +272,8 @@ pub(super) fn likes(setting: &Setting) -> Option<Section> {
             _ => like(line),
         };
         let measured = librarys(line).and_then(|other| other.row(metric));
-        let value = quotient(line.row(metric), measured);
-        let close = value.as_ref().map(|(value, _)| (value - 1.0).abs() <= CLOSE);
+        let close =
+            quotient(line.row(metric), measured).map(|(value, _)| (value - 1.0).abs() <= CLOSE);
         vec![
             Cell::text(name),
             Cell::text(line.transport()),
@@ -238,10 +283,7 @@ pub(super) fn likes(setting: &Setting) -> Option<Section> {
                 None => Cell::none(),
             },
             Cell::median(measured),
-            match value {
-                Some((value, letters)) => Cell { text: words::ratio(Some(value)), letters },
-                None => Cell::none(),
-            },
+            quotient_cell("", line.row(metric), measured),
             Cell::text(match close {
                 Some(true) => "yes",
                 Some(false) => "no",
@@ -251,8 +293,8 @@ pub(super) fn likes(setting: &Setting) -> Option<Section> {
     };
     let rows = lines.iter().map(row).collect();
     let notes = vec![format!(
-        "{} puts as the library does: the same queues, atomics, fences, loads and stores, and nothing else. Where the two \
-         are close, these choices are what the library's time is made of.",
+        "{} puts with the library's choices, the same queues, atomics, fences, loads and stores, in the smallest code that we \
+         know.",
         class.own()
     )];
     let title = format!("The same choices in the smallest code, {}", class.title());
@@ -274,8 +316,12 @@ pub(super) fn likes(setting: &Setting) -> Option<Section> {
 }
 
 /// What a put takes without one of its steps: a library's, and then this project's with the library's choices.
+///
+/// A sequence that is made from no other way of its path tells no step: it is named below.
 pub(super) fn steps(setting: &Setting) -> Option<Section> {
-    let lines: Vec<&Line> = setting.of(Kind::Step).chain(setting.of(Kind::LikeStep)).collect();
+    let (of_library, others): (Vec<&Line>, Vec<&Line>) =
+        setting.of(Kind::Step).partition(|line| line.said("step_of").is_some());
+    let lines: Vec<&Line> = of_library.into_iter().chain(setting.of(Kind::LikeStep)).collect();
     if lines.is_empty() {
         return None;
     }
@@ -322,20 +368,28 @@ pub(super) fn steps(setting: &Setting) -> Option<Section> {
     if lines.iter().any(|line| line.row("consumed_us").is_some()) {
         add(head("of consumed and seen", Column::Number), &|line| less(line, "consumed_us"));
     }
-    add(head("of put + completion", Column::Number), &|line| less(line, "put_completion_us"));
-    let notes = vec![
+    add(head("of put + completion", Column::Number), &|line| less(line, TOTAL));
+    let mut notes = vec![
         "No line here is a figure of its library: each is a sequence that lacks a step. The difference is to what it is made \
          from (against), in µs; what is below zero is what the step takes."
             .to_owned(),
         "Steps overlap: the differences don't add up to the whole.".to_owned(),
     ];
+    if !others.is_empty() {
+        let named: Vec<String> =
+            others.iter().map(|line| format!("{} {}", line.transport(), line.variant())).collect();
+        notes.push(format!(
+            "Not here, being made from no other way of its path: {}. Its times are among the rows of latency.",
+            named.join(", ")
+        ));
+    }
     let title = format!("What each step costs, {}", setting.class.title());
     Some(table.section(title, setting, notes, |_| String::new()))
 }
 
 /// What the NIC found wrong with what libraries' code gave it, in every experiment.
 pub(super) fn findings(source: usize, all: &[Entry]) -> Option<Section> {
-    let found: Vec<Entry> = all
+    let mut found: Vec<Entry> = all
         .iter()
         .filter(|entry| {
             let row = entry.row;
@@ -349,6 +403,19 @@ pub(super) fn findings(source: usize, all: &[Entry]) -> Option<Section> {
     if found.is_empty() {
         return None;
     }
+    found.sort_by_cached_key(|entry| {
+        let row = entry.row;
+        let point = &row.point;
+        (
+            place_of_path(&point.transport),
+            said(row, "leaves_out").is_some(),
+            word(row, "variant"),
+            point.experiment.as_str(),
+            parameters(point),
+            entry.repeat,
+            place_of_metric(&row.metric),
+        )
+    });
     let mut told = varying(&found);
     told.retain(|name| !["machine", "transport", "variant"].contains(&name.as_str()));
     // The measurements of a point share its findings.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::reasons;
 use crate::exit::ExitStatus;
 use crate::record::Record;
 use crate::report::entry::Source;
@@ -251,35 +250,6 @@ fn runs(items: &[Json]) -> Option<String> {
         _ => format!("{first}–{last}"),
     });
     Some(shown.collect::<Vec<_>>().join(", "))
-}
-
-/// What was asked for and wasn't measured, and why.
-pub(super) fn missing(page: &mut Markup, sources: &[Source]) {
-    for source in sources {
-        let of = if sources.len() > 1 { format!(": {}", source.label) } else { String::new() };
-        for (what, missing) in
-            [("Not run", &source.record.not_run), ("Failed", &source.record.failed)]
-        {
-            if missing.is_empty() {
-                continue;
-            }
-            page.element("h3", &[], &format!("{what}{of}"));
-            page.open("div", &[("class", &"scroll")]);
-            page.open("table", &[]);
-            page.own("<thead><tr><th>experiment</th><th class=\"n\">points</th><th>reason</th></tr></thead>");
-            page.open("tbody", &[]);
-            for (experiment, reason, count) in reasons(missing) {
-                page.open("tr", &[]);
-                page.element("td", &[], &experiment);
-                page.element("td", &[("class", &"n")], &words::count(count as u64));
-                page.element("td", &[], &reason);
-                page.close();
-            }
-            page.close();
-            page.close();
-            page.close();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The tables of the libraries.
 
 use crate::published::Published;
-use crate::report::beside::{ABOUT, Beside, Column, Part, STAND_IN, Section, beside};
+use crate::report::beside::{ABOUT, Beside, Part, STAND_IN, beside};
 use crate::report::entry::{Entry, Source};
 use crate::report::markup::Markup;
+use crate::report::table::{Column, Section};
 use crate::report::{notes, picture};
 
 /// What the section is called, and where its link leads.
@@ -48,7 +49,8 @@ pub(super) fn section(page: &mut Markup, beside: &Beside) {
     page.close();
 }
 
-fn table(page: &mut Markup, section: &Section) {
+/// Writes a table, with its title and its notes.
+pub(super) fn table(page: &mut Markup, section: &Section) {
     page.line();
     page.element("h3", &[], &section.title);
     if !section.lead.is_empty() {
@@ -93,6 +95,9 @@ fn table(page: &mut Markup, section: &Section) {
     page.close();
     page.close();
     page.close();
+    if section.notes.is_empty() {
+        return;
+    }
     page.open("ul", &[("class", &"notes")]);
     for note in &section.notes {
         page.element("li", &[], note);
