@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -53,8 +54,11 @@ impl Run {
             move |error| RunError::File { path, error }
         };
         let parent = std::env::temp_dir();
-        let directory =
-            tempfile::Builder::new().prefix("gicbench-nic-").tempdir().map_err(of(&parent))?;
+        let directory = tempfile::Builder::new()
+            .prefix("gicbench-nic-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(of(&parent))?;
         let link_layer = match devices.first().map(|device| device.link_layer) {
             Some(LinkLayer::Ethernet) => "ethernet",
             _ => "infiniband",

@@ -28,6 +28,20 @@ fn the_tables_name_each_command_once() {
 }
 
 #[test]
+fn the_page_names_each_command_and_method_and_no_other() {
+    let page = include_str!("../../../docs/uverbs.md");
+    let (_, table) = page.split_once("| objects | commands | methods |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let named: std::collections::BTreeSet<&str> = table
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.contains('_') && !word.contains(char::is_lowercase))
+        .collect();
+    let there: std::collections::BTreeSet<&str> =
+        COMMANDS.iter().map(|c| c.name).chain(METHODS.iter().map(|m| m.name)).collect();
+    assert_eq!(named, there);
+}
+
+#[test]
 fn nothing_goes_before_the_context() {
     let host = host(LinkLayer::InfiniBand);
     let mut client = Client::new(&host);

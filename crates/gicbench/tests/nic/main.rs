@@ -1,0 +1,241 @@
+//! Programs that nobody here wrote, and one that was, on software ConnectXs: through the system's own libibverbs.
+
+// Helpers of tests are exempt as the tests are, which the lints don't see.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::CommandCargoExt;
+
+/// Says, at the end of all tests too, what wasn't tested and why.
+fn skip(reason: &str) {
+    eprintln!("SKIPPED: {reason}");
+    if let Some(path) = std::env::var_os("GICBENCH_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(log, "nic exec: {reason}").unwrap();
+    }
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if !there {
+        skip(&format!("{program} isn't installed"));
+    }
+    there
+}
+
+/// Longest that one command may take: the machine may be busy, and a poller only gives its processor up at a tick.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// Runs `gicbench nic exec`, within the deadline.
+fn exec(options: &[&str], command: &[&str]) -> Output {
+    let mut program = Command::cargo_bin("gicbench").unwrap();
+    program.args(["nic", "exec"]).args(options).arg("--").args(command);
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let err = tempfile::NamedTempFile::new().unwrap();
+    program.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
+    let mut child = program.stdin(std::process::Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "{command:?} takes too long: {}", read(err.path()));
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let bytes = |path: &Path| std::fs::read(path).unwrap();
+    Output { status, stdout: bytes(out.path()), stderr: bytes(err.path()) }
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned()
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// Runs a command as a server and, when that listens, again as its client. Each run has a port of its own, so that
+/// tests may run side by side.
+fn pair(options: &[&str], command: &str, port: u16) {
+    let command = format!("{command} -p {port}");
+    let script = format!(
+        "{command} >server 2>&1 & server=$!; \
+         n=0; while [ $n -lt 300 ] && ! grep -qi ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; \
+         do n=$((n + 1)); sleep 0.1; done; \
+         {command} 127.0.0.1; client=$?; wait $server; server=$?; cat server; \
+         [ $client = 0 ] && [ $server = 0 ]"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("cd {} && {script}", folder.path().display());
+    let output = exec(options, &["sh", "-c", &script]);
+    assert!(output.status.success(), "{command}: {}", text(&output));
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    for (script, code) in [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)] {
+        assert_eq!(exec(&[], &["sh", "-c", script]).status.code(), Some(code), "{script}");
+    }
+    let missing = exec(&[], &["no-such-program-anywhere"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing).contains("no-such-program-anywhere"));
+}
+
+#[test]
+fn a_run_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::cargo_bin("gicbench")
+        .unwrap()
+        .args([
+            "nic",
+            "exec",
+            "--",
+            "sh",
+            "-c",
+            "ls -d $GICBENCH_NIC_RUN && stat -c %a $GICBENCH_NIC_RUN",
+        ])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let shown = text(&output);
+    assert!(shown.contains("gicbench-nic-") && shown.ends_with("700\n"), "{shown}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_program_without_uverbs_gets_no_thread_and_sees_the_devices_files() {
+    let script = "ls /proc/$$/task | wc -l; cat /sys/class/infiniband/mlx5_0/node_type; ls /sys/class | wc -l";
+    let output = exec(&[], &["bash", "-c", script]);
+    let shown = text(&output);
+    assert!(output.status.success() && shown.starts_with("1\n1: CA\n"), "{shown}");
+}
+
+#[test]
+fn devices_are_described() {
+    if !has("ibv_devinfo") {
+        return;
+    }
+    for (options, words) in [
+        (
+            &["--devices", "2"] as &[&str],
+            &["mlx5_0", "mlx5_1", "InfiniBand", "PORT_ACTIVE", "port_lid:\t\t2"] as &[&str],
+        ),
+        (&["--link-layer", "ethernet"], &["mlx5_0", "Ethernet", "RoCE v2", "::ffff:192.168.130.1"]),
+    ] {
+        let output = exec(options, &["ibv_devinfo", "-v"]);
+        let shown = text(&output);
+        assert!(output.status.success(), "{shown}");
+        for word in words {
+            assert!(shown.contains(word), "{word} in {shown}");
+        }
+    }
+}
+
+#[test]
+fn pingpong_finds_its_data_whole() {
+    if !has("ibv_rc_pingpong") {
+        return;
+    }
+    for (port, options, arguments) in [
+        (18600, &[] as &[&str], "-c -n 100"),
+        (18601, &[], "-c -e -n 1000"),
+        (18602, &["--link-layer", "ethernet"], "-c -e -g 3 -n 1000"),
+    ] {
+        pair(options, &format!("ibv_rc_pingpong {arguments}"), port);
+    }
+}
+
+#[test]
+fn perftest_runs() {
+    if !has("ib_write_bw") {
+        return;
+    }
+    for (port, command) in [
+        (18610, "ib_write_bw -n 500"),
+        (18611, "ib_write_bw -q 8 -n 100"),
+        (18612, "ib_write_bw -b -n 200"),
+        (18613, "ib_write_bw -s 8 -l 32 -n 20000"),
+        (18614, "ib_write_lat -n 50"),
+        (18615, "ib_read_bw -n 500"),
+        (18616, "ib_read_lat -n 50"),
+        (18617, "ib_send_bw -e -n 500"),
+        (18618, "ib_send_lat -e -n 500"),
+        (18619, "ib_send_bw -a -n 10"),
+        (18620, "ib_atomic_bw -n 100"),
+        (18621, "ib_atomic_lat -A CMP_AND_SWAP -n 50"),
+    ] {
+        pair(&[], command, port);
+    }
+    pair(&["--link-layer", "ethernet"], "ib_write_bw -x 3 -n 200", 18622);
+}
+
+/// The program beside this file, compiled once; none where it can't be.
+fn client() -> Option<&'static PathBuf> {
+    static CLIENT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = || {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verbs-client");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nic/client.c");
+        let arguments = ["-O1", "-Wall", "-Wextra", "-Werror", "-o"];
+        let compiled =
+            Command::new("cc").args(arguments).arg(&out).args([source, "-libverbs"]).output();
+        match compiled {
+            Ok(output) if output.status.success() => Some(out),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(
+                    said.contains("infiniband/verbs.h") || said.contains("-libverbs"),
+                    "{said}"
+                );
+                skip("libibverbs-dev isn't installed: no program can be compiled against it");
+                None
+            }
+            Err(error) => {
+                skip(&format!("no C compiler: {error}"));
+                None
+            }
+        }
+    };
+    CLIENT.get_or_init(made).as_ref()
+}
+
+#[test]
+fn a_program_of_verbs_gets_its_data_its_events_and_its_errors() {
+    let Some(client) = client() else { return };
+    let client = client.to_str().unwrap();
+    for (options, what) in [
+        (&[] as &[&str], "traffic"),
+        (&["--devices", "2"], "two-devices"),
+        (&["--devices", "2", "--link-layer", "ethernet"], "roce"),
+        (&[], "events"),
+        (&[], "errors"),
+        (&[], "killed"),
+        (&["--profile", "cx7-ndr200"], "traffic"),
+    ] {
+        let output = exec(options, &[client, what]);
+        assert!(output.status.success(), "{what} {options:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_static_program_is_refused_by_name() {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixed");
+    let source = tempfile::Builder::new().suffix(".c").tempfile().unwrap();
+    std::fs::write(source.path(), "int main(void) { return 0; }\n").unwrap();
+    let compiled = Command::new("cc").args(["-static", "-o"]).arg(&out).arg(source.path()).output();
+    if !compiled.is_ok_and(|output| output.status.success()) {
+        return skip("no static program can be linked");
+    }
+    let output = exec(&[], &[out.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("fixed is a static program"), "{}", text(&output));
+}
