@@ -14,6 +14,21 @@ use crate::usage::{UsageError, nearest};
 /// Words of the variant axis that stand for several.
 pub const GROUPS: &[&str] = &["default", "own", "steps", "all"];
 
+/// The names that `--like` has, each with the path and the variant that it is compared with.
+pub(crate) const LIKES: &[(&str, &str, &str)] = &[
+    ("nvshmem", "nvshmem", "public"),
+    ("nvshmem-internal", "nvshmem", "internal"),
+    ("gdaki-exclusive", "gdaki", "exclusive"),
+    ("gdaki-cta", "gdaki", "cta"),
+    ("gdaki", "gdaki", "gpu"),
+    ("deepep", "deepep", "put"),
+    ("nvshmem-proxy", "nvshmem-proxy", "public"),
+    ("gin-proxy", "gin-proxy", "gin"),
+    ("mscclpp", "mscclpp", "put"),
+    ("uccl-ep", "uccl-ep", "low-latency"),
+    ("fabric-lib", "fabric-lib", "flag"),
+];
+
 /// Whether a value stands for several variants.
 pub fn is_group(value: &Value) -> bool {
     value.word().is_some_and(|word| GROUPS.contains(&word))

@@ -18,6 +18,7 @@ use rdma::Region;
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::measurement::{Measurement, MemoryKind};
+use crate::peer::LIKES;
 use crate::point::{Point, PointError};
 use crate::quantity::Micros;
 
@@ -99,23 +100,11 @@ pub(super) fn possible(point: &Point) -> Result<(), Impossible> {
     })
 }
 
-/// The library's own path and variant that a put is like.
-pub(super) fn original(peer: Peer) -> Option<(&'static str, &'static Variant)> {
-    let (path, variant) = match peer {
-        Peer::Nvshmem => ("nvshmem", "public"),
-        Peer::NvshmemInternal => ("nvshmem", "internal"),
-        Peer::GdakiExclusive => ("gdaki", "exclusive"),
-        Peer::GdakiCta => ("gdaki", "cta"),
-        Peer::Gdaki => ("gdaki", "gpu"),
-        Peer::Deepep => ("deepep", "put"),
-        Peer::NvshmemProxy => ("nvshmem-proxy", "public"),
-        Peer::GinProxy => ("gin-proxy", "gin"),
-        Peer::Mscclpp => ("mscclpp", "put"),
-        Peer::UcclEp => ("uccl-ep", "low-latency"),
-        Peer::FabricLib => ("fabric-lib", "flag"),
-    };
+/// The library's own variant that a put is like.
+fn original(peer: Peer) -> Option<&'static Variant> {
+    let (_, path, variant) = LIKES.iter().find(|(name, ..)| *name == peer.name())?;
     let (_, found) = peers::path(path)?;
-    Some((path, found.variant(variant)?))
+    found.variant(variant)
 }
 
 /// Issue or enqueue, and with the library's way of completion.
@@ -318,7 +307,7 @@ impl Bench {
         ctx: &RunContext,
         measurement: Measurement,
     ) -> Result<Measurement, PointError> {
-        let Some((_, variant)) = original(self.like.peer) else {
+        let Some(variant) = original(self.like.peer) else {
             return Err(PointError::failed(format!("no library's put is like {}", self.like.peer)));
         };
         let order = match variant.safety.order {

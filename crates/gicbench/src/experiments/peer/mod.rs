@@ -3,6 +3,7 @@
 //! What is measured, and how it is checked, is what [`gda`](super::gda)'s and [`proxy`](super::proxy)'s benches do;
 //! the kernels are the adapter's.
 
+mod possible;
 mod worker;
 
 use std::sync::Arc;
@@ -29,10 +30,10 @@ use crate::peer;
 use crate::point::{NEEDS_GPU_THREADS, Point, PointError};
 use crate::quantity::{MMsgs, Micros};
 
-use super::Impossible;
 use super::gda::{LAUNCH, LEAST_ON_GPU, SETTLE};
 use super::payload::{Slots, fill};
 use super::rig::{Need, Rig, broke};
+pub(super) use possible::{has_operation, has_put, has_rate};
 use worker::{Posting, Worker};
 
 /// What a bench is made for.
@@ -609,73 +610,6 @@ fn operation(name: &str) -> Option<PeerOp> {
         "put-signal" => Some(PeerOp::PutSignal),
         _ => None,
     }
-}
-
-/// Whether a variant has the operation of the axis.
-pub(super) fn has_operation(point: &Point) -> bool {
-    let op = point.word(AxisId::Op).ok().and_then(operation);
-    op.is_some_and(|op| has(point, op))
-}
-
-fn has(point: &Point, op: PeerOp) -> bool {
-    variant(point).is_ok_and(|(_, variant)| variant.ops.contains(&op))
-}
-
-/// That a library's variant has a put; one of a value where there are bytes.
-///
-/// # Errors
-/// What it lacks.
-pub(super) fn has_put(point: &Point, value: Option<u64>) -> Result<(), Impossible> {
-    let (op, sizes) = match value {
-        None => (PeerOp::Put, &[] as &[u32]),
-        Some(_) => {
-            (PeerOp::PutValue, variant(point).map_or(&[] as &[u32], |(path, _)| path.value_bytes))
-        }
-    };
-    let axis = if value.is_some() { AxisId::Inline } else { AxisId::Payload };
-    if !has(point, op) {
-        return Err(Impossible {
-            axis,
-            with: AxisId::Variant,
-            why: format!("{} has no {} there", point.transport, op.name().replace('_', "-")),
-            nearest: Vec::new(),
-        });
-    }
-    match value {
-        Some(bytes) if !sizes.iter().any(|size| u64::from(*size) == bytes) => Err(Impossible {
-            axis: AxisId::Payload,
-            with: AxisId::Inline,
-            why: format!("{}'s put of a value has another size", point.transport),
-            nearest: sizes.iter().map(ToString::to_string).collect(),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// That a library's variant posts many, and a warp whole batches.
-///
-/// # Errors
-/// What it lacks.
-pub(super) fn has_rate(point: &Point) -> Result<(), Impossible> {
-    let warp = point.word(AxisId::Sharing).is_ok_and(|word| word == "warp");
-    let lanes = variant(point).ok().and_then(|(_, variant)| variant.rate);
-    if lanes.is_none() || (warp && lanes != Some(RateLanes::Both)) {
-        return Err(Impossible {
-            axis: AxisId::Sharing,
-            with: AxisId::Variant,
-            why: format!("{} has no such batches there", point.transport),
-            nearest: vec!["thread".to_owned()],
-        });
-    }
-    if warp && !point.number(AxisId::Batch).is_ok_and(|batch| batch.is_multiple_of(32)) {
-        return Err(Impossible {
-            axis: AxisId::Batch,
-            with: AxisId::Sharing,
-            why: "a warp's batch is a multiple of 32".to_owned(),
-            nearest: vec!["32".to_owned()],
-        });
-    }
-    Ok(())
 }
 
 /// `latency`: issue or enqueue, with completion, and for an 8-byte put the round trip.

@@ -3,6 +3,7 @@
 use super::lines::{
     Class, Kind, Line, Reference, Setting, TOTAL, is_comparable, place_of_metric, place_of_path,
 };
+use crate::peer::LIKES;
 use crate::point::Transport;
 use crate::published::Published;
 use crate::record::Row;
@@ -12,21 +13,6 @@ use crate::report::table::{Cell, Column, Group, Head, Section, head};
 use crate::report::{notes, words};
 
 const VARIANT: Head = head("variant", Column::Word);
-
-/// The names that `--like` has, each with the path and the variant that it is compared with.
-const LIKES: &[(&str, &str, &str)] = &[
-    ("nvshmem", "nvshmem", "public"),
-    ("nvshmem-internal", "nvshmem", "internal"),
-    ("gdaki-exclusive", "gdaki", "exclusive"),
-    ("gdaki-cta", "gdaki", "cta"),
-    ("gdaki", "gdaki", "gpu"),
-    ("deepep", "deepep", "put"),
-    ("nvshmem-proxy", "nvshmem-proxy", "public"),
-    ("gin-proxy", "gin-proxy", "gin"),
-    ("mscclpp", "mscclpp", "put"),
-    ("uccl-ep", "uccl-ep", "low-latency"),
-    ("fabric-lib", "fabric-lib", "flag"),
-];
 
 /// How far off its library a time may be that the same choices should explain.
 const CLOSE: f64 = 0.15;
