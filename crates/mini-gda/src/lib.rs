@@ -329,6 +329,18 @@ impl Gda {
         self.states.write(&vec![QpState::starting_at(self.start, 0); self.views.len()])
     }
 
+    /// By the queues' own indices, since they were made: 64-byte blocks that were posted, and those of them that
+    /// are known to be completed. For NICs that don't count.
+    ///
+    /// # Errors
+    /// State in GPU memory that can't be read.
+    pub fn blocks_posted_and_completed(&self) -> Result<(u64, u64), CudaError> {
+        let sums = self.states.read()?.iter().fold((0, 0), |(posted, completed), state| {
+            (posted + (state.reserved - self.start), completed + (state.consumed - self.start))
+        });
+        Ok(sums)
+    }
+
     /// The queue pairs of the near side.
     #[must_use]
     pub fn queue_pairs(&self) -> &[QueuePair] {

@@ -5,6 +5,7 @@
 //! software ConnectX; [`soft_gpu`]: its data path as device code) is not known on the other side of this interface.
 //! What is posted, and when, stays out.
 
+mod address;
 mod error;
 mod memory;
 pub mod post;
@@ -13,6 +14,7 @@ pub mod select;
 pub mod soft;
 pub mod soft_gpu;
 
+pub use address::Address;
 pub use device::cuda::Place;
 pub use error::Error;
 pub use memory::memory;
@@ -77,8 +79,8 @@ impl std::fmt::Debug for Region {
 /// Where a queue pair's packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The peer's NIC (its LID).
-    pub nic: u16,
+    /// The peer's NIC.
+    pub nic: Address,
     /// The peer's queue pair.
     pub qpn: u32,
 }
@@ -86,7 +88,7 @@ pub struct Destination {
 /// A DC target. Dropping it destroys it, and its CQ and connections with it.
 pub struct DcTarget {
     /// Its NIC.
-    pub nic: u16,
+    pub nic: Address,
     /// Its number.
     pub number: u32,
     /// What initiators must know.
@@ -106,7 +108,7 @@ impl std::fmt::Debug for DcTarget {
 }
 
 impl DcTarget {
-    /// The address vector that sends to it carry.
+    /// The address vector that sends to it carry on a fabric of LIDs.
     #[must_use]
     pub fn address_vector(&self) -> wire::wqe::AddressVector {
         wire::wqe::AddressVector {
@@ -114,7 +116,7 @@ impl DcTarget {
             dqp_dct: (self.number | wire::wqe::AV_EXTENDED).into(),
             stat_rate_sl: 0,
             fl_mlid: 0,
-            rlid: self.nic.to_be_bytes(),
+            rlid: self.nic.lid.to_be_bytes(),
             reserved: [0; 4],
             rmac: [0; 6],
             tclass: 0,
@@ -158,7 +160,7 @@ impl Default for ConnectAttr {
 /// An open NIC.
 pub trait Nic: Send + Sync {
     /// Its address on links.
-    fn address(&self) -> u16;
+    fn address(&self) -> Address;
 
     /// What it is, for records and messages.
     fn name(&self) -> String;
@@ -198,11 +200,11 @@ pub trait Nic: Send + Sync {
     /// The NIC is gone.
     fn findings(&self) -> Result<Vec<String>, Error>;
 
-    /// WQEs that it has completed as a requester, so far.
+    /// WQEs that it has completed as a requester, so far; `None` of a NIC that doesn't tell.
     ///
     /// # Errors
     /// The NIC is gone.
-    fn completed(&self) -> Result<u64, Error>;
+    fn completed(&self) -> Result<Option<u64>, Error>;
 
     /// Why a queue pair went to error: the first cause, in words, if the NIC knows.
     fn cause(&self, qpn: u32) -> Option<String>;

@@ -9,8 +9,8 @@ use softnic::{
 };
 
 use crate::{
-    Area, Areas, ConnectAttr, CqKind, DcTarget, Destination, Error, Nic, QueuePair, QueuePairAttr,
-    Region, Transport, memory,
+    Address, Area, Areas, ConnectAttr, CqKind, DcTarget, Destination, Error, Nic, QueuePair,
+    QueuePairAttr, Region, Transport, memory,
 };
 
 /// Who runs the NICs.
@@ -192,8 +192,8 @@ impl Drop for Objects {
 }
 
 impl Nic for SoftNic {
-    fn address(&self) -> u16 {
-        self.id
+    fn address(&self) -> Address {
+        Address::lid(self.id)
     }
 
     fn name(&self) -> String {
@@ -297,7 +297,7 @@ impl Nic for SoftNic {
                 nic.modify_qp(
                     qpn,
                     Modify::ToRtr {
-                        dest_nic: to.nic,
+                        dest_nic: to.nic.lid,
                         dest_qpn: Qpn(to.qpn),
                         rq_psn: attr.rq_psn,
                         max_dest_rd_atomic: 16,
@@ -344,15 +344,15 @@ impl Nic for SoftNic {
             DctAttr { pd: self.pd, recv_cq, dc_key: key, access, rq: None, min_rnr_timer: 1 };
         let dctn = self.make("DC target", move |nic| nic.create_dct(attr))?;
         objects.made.push(Object::Dct(dctn));
-        Ok(DcTarget { nic: self.id, number: dctn.0, key, _owner: Box::new(objects) })
+        Ok(DcTarget { nic: self.address(), number: dctn.0, key, _owner: Box::new(objects) })
     }
 
     fn findings(&self) -> Result<Vec<String>, Error> {
         Ok(Self::findings(self)?.iter().map(ToString::to_string).collect())
     }
 
-    fn completed(&self) -> Result<u64, Error> {
-        Ok(self.counters()?.completed)
+    fn completed(&self) -> Result<Option<u64>, Error> {
+        Ok(Some(self.counters()?.completed))
     }
 
     fn cause(&self, qpn: u32) -> Option<String> {

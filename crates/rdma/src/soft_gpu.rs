@@ -21,7 +21,7 @@ use wire::cqe::Syndrome;
 
 use crate::soft::Engine;
 use crate::{
-    Access, Areas, ConnectAttr, DcTarget, Destination, Error, Memory, Nic, QueuePair,
+    Access, Address, Areas, ConnectAttr, DcTarget, Destination, Error, Memory, Nic, QueuePair,
     QueuePairAttr, Region, memory,
 };
 use tables::{Object, Tables};
@@ -430,8 +430,8 @@ impl SoftGpuNic {
 }
 
 impl Nic for SoftGpuNic {
-    fn address(&self) -> u16 {
-        self.index as u16 + 1
+    fn address(&self) -> Address {
+        Address::lid(self.index as u16 + 1)
     }
 
     fn name(&self) -> String {
@@ -439,7 +439,7 @@ impl Nic for SoftGpuNic {
             EngineOn::Host { .. } => "in this process".to_owned(),
             EngineOn::Gpu(gpu, warps) => format!("in {}, {warps} warps", gpu.info().name),
         };
-        format!("software ConnectX {} as device code, {runs}", self.address())
+        format!("software ConnectX {} as device code, {runs}", self.address().lid)
     }
 
     fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error> {
@@ -501,8 +501,8 @@ impl Nic for SoftGpuNic {
         Ok(self.seen().iter().map(ToString::to_string).collect())
     }
 
-    fn completed(&self) -> Result<u64, Error> {
-        Ok(self.shared().tables().completed(self.index))
+    fn completed(&self) -> Result<Option<u64>, Error> {
+        Ok(Some(self.shared().tables().completed(self.index)))
     }
 
     fn cause(&self, qpn: u32) -> Option<String> {

@@ -20,6 +20,7 @@ use crate::measurement::Measurement;
 use crate::point::{Point, PointError, Transport};
 use crate::quantity::{GBs, MMsgs, Micros};
 
+use super::completed::Completed;
 use super::payload::{Slots, fill};
 pub(super) use super::rig::order;
 use super::rig::{Need, Rig, broke, word};
@@ -311,7 +312,7 @@ impl Bench {
             failure: self.failures.as_ptr(),
             arrived: arrived.as_ptr().cast(),
         };
-        let before = self.rig.near.completed().map_err(broke)?;
+        let before = Completed::read(self.rig.near.as_ref(), &self.gda)?;
         let began = self.rig.virtual_now();
         self.kind = Some(Kernel::Rate(&args).kind());
         self.launch(ctx, Kernel::Rate(&args))?;
@@ -331,8 +332,8 @@ impl Bench {
             } else {
                 0
             };
-            let done = self.rig.near.completed().map_err(broke)? - before;
-            self.wrong += (all + nops).abs_diff(done);
+            let after = Completed::read(self.rig.near.as_ref(), &self.gda)?;
+            self.wrong += after.wrong(before, all + nops);
             let (arrived, origin) = if posting.get {
                 (&self.source, &self.target)
             } else {

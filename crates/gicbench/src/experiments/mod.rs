@@ -8,6 +8,7 @@
 mod bandwidth;
 mod batching;
 mod clock;
+mod completed;
 mod gda;
 mod handoff;
 mod inline;

@@ -335,10 +335,10 @@ impl Tables {
             }
         }
         if qp.flags & qp_flag::DCI == 0 {
-            if !(1..=NICS as u16).contains(&to.nic) {
-                return Err(ModifyError::NoLink { remote: to.nic });
+            if !(1..=NICS as u16).contains(&to.nic.lid) {
+                return Err(ModifyError::NoLink { remote: to.nic.lid });
             }
-            qp.remote_nic = u32::from(to.nic) - 1;
+            qp.remote_nic = u32::from(to.nic.lid) - 1;
             qp.remote_qpn = to.qpn;
         }
         qp.access = attr.access.bits().into();

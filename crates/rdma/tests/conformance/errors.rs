@@ -1,6 +1,6 @@
 //! Errors and findings: what breaks a queue pair, with the exact bytes of every CQE, and what the NIC says of it.
 
-use rdma::{Access, Destination};
+use rdma::{Access, Address, Destination};
 use softnic::Check;
 use wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use wire::wqe::{CtrlFlags, Data, Opcode, Raddr};
@@ -255,7 +255,7 @@ fn a_peer_that_does_not_answer_is_given_up() {
         // Never connected at the other side, and another's peer.
         let mut rig = Rig::new(kind);
         let mut lonely = rig.world.queue(0, &ring_attr());
-        let to = Destination { nic: 2, qpn: rig.far.qp.qpn };
+        let to = Destination { nic: Address::lid(2), qpn: rig.far.qp.qpn };
         rig.world.nic(0).connect(&lonely.qp, to, &hasty()).unwrap();
         std::mem::swap(&mut rig.near, &mut lonely);
         rig.put(8);

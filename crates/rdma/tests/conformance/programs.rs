@@ -254,7 +254,7 @@ impl<'a> Running<'a> {
         let dci = QueuePairAttr { transport: Transport::Dci, log_receives: None, ..attr(DC) };
         let mut dcis = [0, 1].map(|side| world.queue(side, &dci));
         for (side, dci) in dcis.iter_mut().enumerate() {
-            let nobody = rdma::Destination { nic: 0, qpn: 0 };
+            let nobody = rdma::Destination { nic: rdma::Address::default(), qpn: 0 };
             world.nic(side).connect(&dci.qp, nobody, &connect).unwrap();
         }
         queues.push(dcis);

@@ -16,6 +16,7 @@ use mini_gda::{Gda, GdaAttr};
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
 use rdma::{Nic, Region};
 
+use super::super::completed::Completed;
 use super::super::gda::SETTLE;
 use super::super::payload::{Slots, fill};
 use super::super::proxy::tuned;
@@ -371,7 +372,7 @@ impl Bench {
         let probed = warmup + ops;
         if ctx.check() {
             let all = probed + done.iter().sum::<u64>();
-            self.wrong += all.abs_diff(self.completed()? - before);
+            self.wrong += self.completed()?.wrong(before, all);
             let (arrived, origin) = (&self.target, &self.source);
             self.wrong += self.probe_slots.wrong(arrived, origin, 0..1, self.next, probed)?;
             let firsts = (0u64..).map(|thread| self.next + ((thread + 1) << VALUE_SHIFT));
@@ -469,10 +470,10 @@ impl Bench {
     }
 
     /// Operations that the near side has completed.
-    fn completed(&self) -> Result<u64, PointError> {
+    fn completed(&self) -> Result<Completed, PointError> {
         match &self.path {
-            Path::Gda { .. } => self.rig.near.completed().map_err(broke),
-            Path::Proxy { proxy, .. } => Ok(proxy.counters().completed),
+            Path::Gda { gda, .. } => Completed::read(self.rig.near.as_ref(), gda),
+            Path::Proxy { proxy, .. } => Ok(Completed::Operations(proxy.counters().completed)),
         }
     }
 
