@@ -6,7 +6,9 @@ use std::str::FromStr;
 macro_rules! axis {
     ($(#[$doc:meta])* $name:ident, $cpp:literal { $($(#[$vdoc:meta])* $variant:ident = $value:literal, $text:literal, $cppv:literal;)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+        )]
         #[repr(u32)]
         pub enum $name { $($(#[$vdoc])* $variant = $value,)* }
 
@@ -140,7 +142,7 @@ axis! {
 }
 
 /// A point in the space of choices: what `gic::Choice` is instantiated with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(C)]
 pub struct Choice {
     /// Ordering mode.

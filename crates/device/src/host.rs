@@ -33,7 +33,7 @@ pub enum Kernel<'a> {
     Bare(Op, &'a LatencyArgs),
     /// Many operations; as many threads as the arguments say.
     Rate(&'a RateArgs),
-    /// Two threads, one a side.
+    /// A thread a side, of as many sides as the arguments say.
     RoundTrip(&'a RoundTripArgs),
 }
 
@@ -44,7 +44,7 @@ impl Kernel<'_> {
         match self {
             Self::Latency(..) | Self::Bare(..) => 1,
             Self::Rate(args) => args.threads,
-            Self::RoundTrip(_) => 2,
+            Self::RoundTrip(args) => args.sides,
         }
     }
 }
@@ -113,7 +113,9 @@ pub unsafe fn launch(
                 Kernel::Latency(op, args) => gic_host_latency(choice, op as u32, args),
                 Kernel::Bare(op, args) => gic_host_bare(choice, op as u32, args),
                 Kernel::Rate(args) => gic_host_rate(choice, args, thread),
-                Kernel::RoundTrip(args) => gic_host_round_trip(choice, args, thread),
+                Kernel::RoundTrip(args) => {
+                    gic_host_round_trip(choice, args, args.first_side + thread)
+                }
             }
         }
     })?;

@@ -55,14 +55,8 @@ pub struct Load {
     pub carried: *mut u64,
     pub done: *mut u64,
     pub failure: *mut u64,
-}
-
-impl Load {
-    /// Threads that take part: the probe, the background, and who answers where round trips are timed.
-    #[must_use]
-    pub fn threads(&self) -> u32 {
-        1 + self.background + u32::from(!self.inbox.is_null())
-    }
+    pub first_thread: u32,
+    pub threads: u32,
 }
 
 /// Arguments of mini-gda's kernel (`gic::kernels::LoadedArgs`); see the header for what each means.
@@ -92,9 +86,9 @@ pub struct ProxyLoadedArgs {
 }
 
 const _: () = {
-    assert!(size_of::<Load>() == 184);
-    assert!(size_of::<LoadedArgs>() == 264);
-    assert!(size_of::<ProxyLoadedArgs>() == 216);
+    assert!(size_of::<Load>() == 192);
+    assert!(size_of::<LoadedArgs>() == 272);
+    assert!(size_of::<ProxyLoadedArgs>() == 224);
 };
 
 unsafe extern "C" {
@@ -147,7 +141,9 @@ pub fn translation_unit(choices: &Choices) -> String {
         "loaded",
         args,
         &format!("using P = {probe};\nusing B = {background};\n"),
-        &format!("if (threadIdx.x == 0) gic::kernels::{kernel}<P, B>(a, blockIdx.x);"),
+        &format!(
+            "if (threadIdx.x == 0) gic::kernels::{kernel}<P, B>(a, a.load.first_thread + blockIdx.x);"
+        ),
     )
 }
 
@@ -161,11 +157,10 @@ pub enum Args<'a> {
 }
 
 impl Args<'_> {
-    /// Threads that take part.
-    fn threads(&self) -> u32 {
+    fn load(&self) -> &Load {
         match self {
-            Self::Gda(args) => args.load.threads(),
-            Self::Proxy(args) => args.load.threads(),
+            Self::Gda(args) => &args.load,
+            Self::Proxy(args) => &args.load,
         }
     }
 }
@@ -198,8 +193,9 @@ pub unsafe fn launch(
     unsafe impl Sync for Shared<'_> {}
 
     let shared = Shared(args);
-    let built = on_threads(args.threads(), cpus, relax, |thread| {
-        let shared = &shared;
+    let Load { first_thread, threads, .. } = *args.load();
+    let built = on_threads(threads, cpus, relax, |thread| {
+        let (shared, thread) = (&shared, first_thread + thread);
         // SAFETY: the caller's contract.
         unsafe {
             match (choices, shared.0) {
@@ -245,8 +241,8 @@ pub unsafe fn run(
     // SAFETY: the caller's contract.
     let running = unsafe {
         match args {
-            Args::Gda(of) => prepared.start(of, args.threads(), 1),
-            Args::Proxy(of) => prepared.start(of, args.threads(), 1),
+            Args::Gda(of) => prepared.start(of, of.load.threads, 1),
+            Args::Proxy(of) => prepared.start(of, of.load.threads, 1),
         }
     }?;
     running.wait(until, relax, give_up)

@@ -55,7 +55,7 @@ axis! {
 }
 
 /// A point in the space of a proxy's choices: what `gic::ProxyChoice` is instantiated with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(C)]
 pub struct ProxyChoice {
     /// Hand-off.
@@ -370,6 +370,8 @@ pub struct ProxyRoundTripArgs {
     pub deadline: u64,
     pub ticks: *mut u64,
     pub failure: *mut u64,
+    pub first_side: u32,
+    pub sides: u32,
 }
 
 const _: () = {
@@ -379,7 +381,7 @@ const _: () = {
     assert!(size_of::<RingView>() == 72);
     assert!(size_of::<EnqueueArgs>() == 104);
     assert!(size_of::<ProxyRateArgs>() == 104);
-    assert!(size_of::<ProxyRoundTripArgs>() == 80);
+    assert!(size_of::<ProxyRoundTripArgs>() == 88);
 };
 
 unsafe extern "C" {
@@ -424,7 +426,7 @@ pub enum ProxyKernel<'a> {
     Enqueue(ProxyOp, &'a EnqueueArgs),
     /// Many puts.
     Rate(&'a ProxyRateArgs),
-    /// Two threads, one a side.
+    /// A thread a side, of as many sides as the arguments say.
     RoundTrip(&'a ProxyRoundTripArgs),
 }
 
@@ -450,7 +452,7 @@ pub unsafe fn launch(
     let (name, threads) = match kernel {
         ProxyKernel::Enqueue(_, args) => ("enqueue", args.threads),
         ProxyKernel::Rate(args) => ("proxy rate", args.threads),
-        ProxyKernel::RoundTrip(_) => ("proxy round trip", 2),
+        ProxyKernel::RoundTrip(args) => ("proxy round trip", args.sides),
     };
     let shared = Shared(kernel);
     let built = on_threads(threads, cpus, relax, |thread| {
@@ -460,7 +462,9 @@ pub unsafe fn launch(
             match shared.0 {
                 ProxyKernel::Enqueue(op, args) => gic_host_enqueue(choice, op as u32, args, thread),
                 ProxyKernel::Rate(args) => gic_host_proxy_rate(choice, args, thread),
-                ProxyKernel::RoundTrip(args) => gic_host_proxy_round_trip(choice, args, thread),
+                ProxyKernel::RoundTrip(args) => {
+                    gic_host_proxy_round_trip(choice, args, args.first_side + thread)
+                }
             }
         }
     })?;

@@ -137,7 +137,7 @@ pub fn translation_unit(kernel: KernelKind, choice: &Choice) -> String {
         KernelKind::RoundTrip => (
             "round_trip",
             "RoundTripArgs",
-            "if (threadIdx.x == 0 && blockIdx.x < 2) gic::kernels::round_trip<C>(a, blockIdx.x);"
+            "if (threadIdx.x == 0 && blockIdx.x < a.sides) gic::kernels::round_trip<C>(a, a.first_side + blockIdx.x);"
                 .to_owned(),
         ),
     };
@@ -200,7 +200,8 @@ pub fn proxy_translation_unit(kernel: ProxyKernelKind, choice: &ProxyChoice) -> 
         ),
         ProxyKernelKind::RoundTrip => (
             "ProxyRoundTripArgs",
-            "if (threadIdx.x == 0 && blockIdx.x < 2) gic::kernels::proxy_round_trip<C>(a, blockIdx.x);".to_owned(),
+            "if (threadIdx.x == 0 && blockIdx.x < a.sides)\n        \
+             gic::kernels::proxy_round_trip<C>(a, a.first_side + blockIdx.x);".to_owned(),
         ),
     };
     unit("proxy", args, &format!("using C = {};\n", choice.cpp()), &body)

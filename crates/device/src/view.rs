@@ -337,6 +337,8 @@ pub struct RoundTripArgs {
     pub deadline: u64,
     pub ticks: *mut u64,
     pub failure: *mut u64,
+    pub first_side: u32,
+    pub sides: u32,
 }
 
 const _: () = {
@@ -344,5 +346,5 @@ const _: () = {
     assert!(size_of::<QpView>() == 72);
     assert!(size_of::<LatencyArgs>() == 152);
     assert!(size_of::<RateArgs>() == 152);
-    assert!(size_of::<RoundTripArgs>() == 96);
+    assert!(size_of::<RoundTripArgs>() == 104);
 };

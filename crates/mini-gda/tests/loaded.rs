@@ -111,6 +111,8 @@ fn run(rig: &Rig, gda: &Gda, remote: Remote, ask: Ask) -> Gave {
             carried: carried.as_mut_ptr(),
             done: done.as_mut_ptr(),
             failure: failure.as_mut_ptr(),
+            first_thread: 0,
+            threads: 1 + ask.background,
         },
     };
     let choices = Choices::Gda { probe: ask.probe, background: ask.background_choice };

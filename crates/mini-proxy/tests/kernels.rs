@@ -174,6 +174,8 @@ fn a_round_trip_goes_through_both_sides_proxies() {
             deadline: Clock::host().ticks(std::time::Duration::from_secs(30)),
             ticks: ticks.as_mut_ptr(),
             failure: failure.as_mut_ptr(),
+            first_side: 0,
+            sides: 2,
         };
         let relax = Proxy::relax_all([&there.proxy, &back]);
         // SAFETY: the buffers outlive the launch and are as long as the arguments say.

@@ -130,7 +130,7 @@ impl Prepared {
                 Kernel::Latency(_, args) | Kernel::Bare(_, args) => self.start(args, 1, 1),
                 // A warp a block: they spread over the multiprocessors.
                 Kernel::Rate(args) => self.start(args, args.threads, WARP),
-                Kernel::RoundTrip(args) => self.start(args, 2, 1),
+                Kernel::RoundTrip(args) => self.start(args, args.sides, 1),
             }
         }?;
         running.wait(until, relax, give_up)
@@ -155,7 +155,7 @@ impl Prepared {
             match kernel {
                 ProxyKernel::Enqueue(_, args) => self.start(args, args.threads, 1),
                 ProxyKernel::Rate(args) => self.start(args, args.threads, 1),
-                ProxyKernel::RoundTrip(args) => self.start(args, 2, 1),
+                ProxyKernel::RoundTrip(args) => self.start(args, args.sides, 1),
             }
         }?;
         running.wait(until, relax, give_up)

@@ -537,6 +537,8 @@ pub(super) fn round_trip(
             deadline: bench.gda.views()[0].deadline,
             ticks: bench.ticks[0].as_ptr(),
             failure: bench.failures.as_ptr(),
+            first_side: 0,
+            sides: 2,
         };
         // A failure names its queue pair, which one of the two sides knows.
         let check = |word| {

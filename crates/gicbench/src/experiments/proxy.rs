@@ -572,6 +572,8 @@ pub(super) fn round_trip(
             deadline: views[0].deadline,
             ticks: ticks.as_ptr(),
             failure: bench.failures.as_ptr(),
+            first_side: 0,
+            sides: 2,
         };
         let check = |word| {
             bench.proxy.check(word).map_err(broke)?;

@@ -46,8 +46,10 @@ struct Load {
     u64* carried;      // shared clock and the background's completed operations, before and after the samples
     u64* done;         // operations of each background thread, all completed
     u64* failure;      // one a thread
+    u32 first_thread;  // of this launch: who answers may be another process's
+    u32 threads;
 };
-static_assert(sizeof(Load) == 184, "mirrored by the host");
+static_assert(sizeof(Load) == 192, "mirrored by the host");
 
 struct LoadedArgs {
     const Qp* qp;
@@ -58,7 +60,7 @@ struct LoadedArgs {
     Remote answer_remote;  // the inbox
     Load load;
 };
-static_assert(sizeof(LoadedArgs) == 264, "mirrored by the host");
+static_assert(sizeof(LoadedArgs) == 272, "mirrored by the host");
 
 // All requests are of channel 0. Replies leave from, and arrive at, offset 0 of the answering proxy's.
 struct ProxyLoadedArgs {
@@ -68,7 +70,7 @@ struct ProxyLoadedArgs {
     u64 answer_local;  // the same at the far side
     Load load;
 };
-static_assert(sizeof(ProxyLoadedArgs) == 216, "mirrored by the host");
+static_assert(sizeof(ProxyLoadedArgs) == 224, "mirrored by the host");
 
 // The two paths as this kernel sees them.
 template <class C>

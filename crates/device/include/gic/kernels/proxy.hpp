@@ -164,11 +164,13 @@ struct ProxyRoundTripArgs {
     u64* inbox[2];  // where the other side's value arrives
     u64 warmup;
     u64 samples;
-    u64 deadline;  // ticks, of one wait
-    u64* ticks;    // one a kept sample
-    u64* failure;  // one a side
+    u64 deadline;    // ticks, of one wait
+    u64* ticks;      // one a kept sample
+    u64* failure;    // one a side
+    u32 first_side;  // of this launch: the other one may be another process's
+    u32 sides;
 };
-static_assert(sizeof(ProxyRoundTripArgs) == 80, "mirrored by the host");
+static_assert(sizeof(ProxyRoundTripArgs) == 88, "mirrored by the host");
 
 template <class C>
 GIC_FN void proxy_round_trip(const ProxyRoundTripArgs& a, u32 side) {

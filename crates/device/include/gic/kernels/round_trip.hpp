@@ -12,11 +12,13 @@ struct RoundTripArgs {
     Remote remote[2];  // the other side's inbox
     u64 warmup;
     u64 samples;
-    u64 deadline;  // ticks, of one wait
-    u64* ticks;    // one a kept sample
-    u64* failure;  // one a side
+    u64 deadline;    // ticks, of one wait
+    u64* ticks;      // one a kept sample
+    u64* failure;    // one a side
+    u32 first_side;  // of this launch: the other one may be another process's
+    u32 sides;
 };
-static_assert(sizeof(RoundTripArgs) == 96, "mirrored by the host");
+static_assert(sizeof(RoundTripArgs) == 104, "mirrored by the host");
 
 // Values are 1, 2, 3 …; each must be the next one, so that a lost or repeated put is seen.
 GIC_FN Failure await_value(const u64* inbox, u64 value, u64 deadline, u32 qpn) {

@@ -365,6 +365,8 @@ impl Bench {
             carried: words.carried.as_ptr(),
             done: words.done.as_ptr(),
             failure: words.failures.as_ptr(),
+            first_thread: 0,
+            threads: 1 + traffic.ctas + u32::from(self.path.replies()),
         };
         let before = self.completed()?;
         let hertz = self.run(ctx, load)?;
