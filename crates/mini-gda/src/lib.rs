@@ -199,6 +199,12 @@ impl Gda {
         if attr.qps == 0 {
             return Err(GdaError::NoQueuePairs);
         }
+        if !near.has_open_queues() {
+            return Err(GdaError::Nic {
+                what: "mini-gda".to_owned(),
+                source: rdma::Error::QueuesClosed { nic: near.name(), who: "GPU threads" },
+            });
+        }
         let dc = attr.choice.transport == Transport::Dc;
         let ring = attr.choice.cq_kind == CqKind::Ring;
         let mut qp_attr = QueuePairAttr {

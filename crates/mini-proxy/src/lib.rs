@@ -54,7 +54,7 @@ use device::host::Relax;
 use device::proxy::{Handoff, ProxyChannel, RingState, RingView};
 use device::shared::Shared;
 use device::view::{Failure, Why};
-use rdma::post::{SendPoster, SendQueue};
+use rdma::post::SendQueue;
 use rdma::{Access, CqKind, Destination, Memory, Nic, Places, QueuePair, QueuePairAttr, Region};
 
 use ring::{Consumer, RingLayout};
@@ -130,6 +130,12 @@ impl Proxy {
     ) -> Result<Self, ProxyError> {
         attr.check()?;
         let built = attr.choice.handoff == Handoff::ProducerCounter;
+        if built && !near.has_open_queues() {
+            return Err(ProxyError::Nic {
+                what: format!("hand-off `{}`", attr.choice.handoff),
+                source: rdma::Error::QueuesClosed { nic: near.name(), who: "its producers" },
+            });
+        }
         let channels = attr.channels.len();
         let made = |what: &str, bytes| {
             rdma::memory(&attr.rings_in, bytes)
@@ -219,9 +225,8 @@ impl Proxy {
                 }
                 let what = format!("worker {worker}, channel {i}");
                 let qp = pairs.connect(&what, attr.sq_start)?;
-                queues.push(Box::new(
-                    SendPoster::new(qp).map_err(|source| ProxyError::Nic { what, source })?,
-                ));
+                let queue = near.send_queue(&qp);
+                queues.push(queue.map_err(|source| ProxyError::Nic { what, source })?);
             }
             let counters = Arc::new(Cells::default());
             let worker = Worker::new(

@@ -46,7 +46,7 @@ use device::host::Relax;
 use device::like::{Like, LikeArgs, LikeQueue, LikeState, PROXY_BACKEND, Peer};
 use device::shared::Shared;
 use device::view::{Failure, Local, QuietScope, Remote, Why};
-use rdma::post::{Completion, Ended, RemoteAddr, SendOp, SendPoster, SendQueue, SendWr, Sge};
+use rdma::post::{Completion, Ended, RemoteAddr, SendOp, SendQueue, SendWr, Sge};
 use rdma::{ConnectAttr, Memory, Nic, Place, QueuePair, Region};
 
 use crate::{Drive, IDLE, Pairs, ProxyAttr, ProxyError, failure_of, lock};
@@ -271,7 +271,7 @@ impl LikeProxy {
         };
         let qp = pairs.connect("the worker", 0)?;
         let (nears, fars) = (pairs.nears, pairs.fars);
-        let queue = SendPoster::new(qp).map_err(nic_failed("the worker's send queue"))?;
+        let queue = near.send_queue(&qp).map_err(nic_failed("the worker's send queue"))?;
         let worker = Worker {
             consumer,
             queue,
@@ -451,7 +451,7 @@ struct InFlight {
 /// Takes requests and posts them, one at a time.
 struct Worker {
     consumer: Consumer,
-    queue: SendPoster,
+    queue: Box<dyn SendQueue>,
     local: Region,
     remote: Region,
     /// Taken, and not posted: the send queue was full.

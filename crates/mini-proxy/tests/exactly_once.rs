@@ -16,7 +16,7 @@ use device::host::Relax;
 use device::proxy::{Descriptor, Handoff, Producers, ProxyOp};
 use mini_proxy::{Drive, ProxyAttr};
 use rdma::ConnectAttr;
-use rdma::post::{Ended, ReceivePoster};
+use rdma::post::{Ended, ReceivePoster, ReceiveQueue};
 use rdma::soft::Engine;
 use softnic::Faults;
 

@@ -71,6 +71,17 @@ pub enum Error {
         /// What it has to be.
         what: &'static str,
     },
+    /// Device code on a queue pair that can only be posted to by its driver.
+    #[error(
+        "the queues of {nic} are its driver's own: device code can't write WQEs into them ({who} would have to); \
+         a transport that posts by the CPU can use it"
+    )]
+    QueuesClosed {
+        /// The NIC.
+        nic: String,
+        /// Who needs open queues.
+        who: &'static str,
+    },
     /// Memory that the NIC's engine can't follow.
     #[error(
         "the {what} lies in memory that this NIC's engine doesn't reach: an engine on a GPU needs GPU memory or \

@@ -21,6 +21,7 @@ pub use memory::memory;
 pub use queue::{Area, Areas, CqKind, Places, QueuePair, QueuePairAttr, Transport};
 pub use softnic::{Access, Memory, OutOfMemory};
 
+use post::{ReceivePoster, ReceiveQueue, SendPoster, SendQueue};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -193,6 +194,28 @@ pub trait Nic: Send + Sync {
     /// # Errors
     /// No room, or the NIC is gone.
     fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error>;
+
+    /// Whether a queue pair's queues lie open, in memory that device code may write WQEs into. If not, they are posted to
+    /// by [`send_queue`](Self::send_queue) alone.
+    fn has_open_queues(&self) -> bool {
+        true
+    }
+
+    /// The send side of a connected RC queue pair with a ring CQ that nobody else posts to.
+    ///
+    /// # Errors
+    /// [`Error::PosterNeeds`].
+    fn send_queue(&self, qp: &Arc<QueuePair>) -> Result<Box<dyn SendQueue>, Error> {
+        Ok(Box::new(SendPoster::new(Arc::clone(qp))?))
+    }
+
+    /// The receive side of a queue pair that has a receive queue, for messages without a payload of their own.
+    ///
+    /// # Errors
+    /// [`Error::PosterNeeds`].
+    fn receive_queue(&self, qp: &Arc<QueuePair>) -> Result<Box<dyn ReceiveQueue>, Error> {
+        Ok(Box::new(ReceivePoster::new(Arc::clone(qp))?))
+    }
 
     /// What it saw its clients do wrong, in words.
     ///

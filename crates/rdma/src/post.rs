@@ -428,7 +428,16 @@ pub struct Received {
     pub ended: Ended,
 }
 
-/// The receive side of a [`QueuePair`], for messages whose payload needs no buffer: immediates.
+/// A receive queue for messages whose payload needs no buffer: immediates.
+pub trait ReceiveQueue: Send {
+    /// Keeps the queue full of receives without a buffer.
+    fn refill(&mut self);
+
+    /// The next message, if one has come.
+    fn poll(&mut self) -> Option<Received>;
+}
+
+/// The receive side of a [`QueuePair`] whose queues lie open.
 pub struct ReceivePoster {
     qp: Arc<QueuePair>,
     log: u32,
@@ -451,9 +460,10 @@ impl ReceivePoster {
         }
         Ok(Self { qp, log, head: 0, consumer: 0 })
     }
+}
 
-    /// Keeps the queue full of receives without a buffer.
-    pub fn refill(&mut self) {
+impl ReceiveQueue for ReceivePoster {
+    fn refill(&mut self) {
         let depth = 1u64 << self.log;
         if self.head - self.consumer == depth {
             return;
@@ -471,8 +481,7 @@ impl ReceivePoster {
         self.qp.areas.record.half(word).store(producer, Release);
     }
 
-    /// The next message, if one has come.
-    pub fn poll(&mut self) -> Option<Received> {
+    fn poll(&mut self) -> Option<Received> {
         let (qp, next) = (&self.qp, self.consumer);
         let entry = (next as usize & ((1 << self.log) - 1)) * 64;
         let tail = u64::from_be(qp.areas.recv_cq.word(entry + 56).load(Acquire));

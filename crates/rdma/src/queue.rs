@@ -210,7 +210,24 @@ impl Areas {
     /// Whether this process can follow all of their addresses.
     #[must_use]
     pub fn are_mapped(&self) -> bool {
-        [&self.sq, &self.cq, &self.record].iter().all(|area| area.is_mapped())
+        [&self.sq, &self.cq, &self.record].iter().all(|area| area.is_mapped() && !area.is_empty())
+    }
+
+    /// None: of a queue pair whose queues are its driver's own affair, or lie in another process.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn closed() -> Result<Self, Error> {
+        let nothing = Area { memory: Memory::try_zeroed(0)?, offset: 0, bytes: 0 };
+        Ok(Self {
+            sq: nothing.clone(),
+            cq: nothing.clone(),
+            rq: nothing.clone(),
+            recv_cq: nothing.clone(),
+            record: nothing.clone(),
+            cq_record: nothing.clone(),
+            recv_cq_record: nothing,
+        })
     }
 }
 
@@ -237,12 +254,13 @@ pub struct QueuePair {
     pub qpn: u32,
     /// What was asked for.
     pub attr: QueuePairAttr,
-    /// Queues, CQs and records.
+    /// Queues, CQs and records; empty where [`Nic::has_open_queues`](crate::Nic::has_open_queues) says no.
     pub areas: Areas,
-    /// The doorbell page.
+    /// The doorbell page; empty where the areas are.
     pub doorbell_page: Arc<Memory>,
     /// Destroys the NIC's objects.
-    pub(crate) _owner: Owner,
+    #[allow(dead_code, reason = "kept for what it destroys")]
+    pub(crate) owner: Owner,
 }
 
 impl QueuePair {

@@ -284,7 +284,7 @@ impl Nic for SoftNic {
             areas,
             doorbell_page: page,
             // In this order: the page is in use until its last queue pair is gone.
-            _owner: Box::new((objects, page_object)),
+            owner: Box::new((objects, page_object)),
         })
     }
 

@@ -480,7 +480,7 @@ impl Nic for SoftGpuNic {
             attr: attr.clone(),
             areas,
             doorbell_page: page,
-            _owner: Box::new(self.owned(object)),
+            owner: Box::new(self.owned(object)),
         })
     }
 

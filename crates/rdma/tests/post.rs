@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rdma::post::{
-    BadWr, Completion, Ended, ReceivePoster, RemoteAddr, SendOp, SendPoster, SendQueue, SendWr, Sge,
+    BadWr, Completion, Ended, ReceivePoster, ReceiveQueue, RemoteAddr, SendOp, SendPoster,
+    SendQueue, SendWr, Sge,
 };
 use rdma::soft::{Fabric, FabricAttr, SoftNic};
 use rdma::{
