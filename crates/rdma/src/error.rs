@@ -99,6 +99,20 @@ pub enum Error {
         "the NIC's engine on the GPU ended by itself: this process did not renew its lease in time"
     )]
     LeaseExpired,
+    /// Another process's NIC, or the way to it.
+    #[error("the NIC of another rank: {why}")]
+    Remote {
+        /// What the other process says, or why it says nothing.
+        why: String,
+    },
+    /// The memory that links two processes' software NICs.
+    #[error("the memory that links this process's software NIC to another's can't be {what}: {}", std::io::Error::from_raw_os_error(*errno))]
+    SharedLink {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        errno: i32,
+    },
     /// The NIC is gone.
     #[error("the NIC doesn't answer: {0}")]
     Gone(#[from] softnic::EngineGone),

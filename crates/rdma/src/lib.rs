@@ -10,6 +10,7 @@ mod error;
 mod memory;
 pub mod post;
 mod queue;
+pub mod remote;
 pub mod select;
 pub mod soft;
 pub mod soft_gpu;
@@ -78,7 +79,7 @@ impl std::fmt::Debug for Region {
 }
 
 /// Where a queue pair's packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Destination {
     /// The peer's NIC.
     pub nic: Address,
@@ -172,6 +173,14 @@ pub trait Nic: Send + Sync {
     /// The NIC has no room, or is gone.
     fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error>;
 
+    /// Memory in `place`, registered for `access` by peers.
+    ///
+    /// # Errors
+    /// There isn't so much memory there, the NIC has no room, or is gone.
+    fn allocate(&self, place: &Place, bytes: usize, access: Access) -> Result<Region, Error> {
+        self.register(&memory(place, bytes)?, access)
+    }
+
     /// Makes a queue pair with its CQs, queues and doorbell page.
     ///
     /// # Errors
@@ -244,5 +253,10 @@ pub trait Nic: Send + Sync {
     /// Why the NIC answers no more, in words, if so.
     fn gone(&self) -> Option<String> {
         None
+    }
+
+    /// Whether it is another process's, whose queues and memory nobody here follows.
+    fn is_remote(&self) -> bool {
+        false
     }
 }

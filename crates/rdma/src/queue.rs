@@ -207,6 +207,20 @@ impl Areas {
         Ok(Self { sq, cq, rq, recv_cq, record, cq_record, recv_cq_record })
     }
 
+    /// Those of another process's queue pair: of no bytes here.
+    pub(crate) fn elsewhere(nothing: &Arc<Memory>) -> Self {
+        let none = Area { memory: Arc::clone(nothing), offset: 0, bytes: 0 };
+        Self {
+            sq: none.clone(),
+            cq: none.clone(),
+            rq: none.clone(),
+            recv_cq: none.clone(),
+            record: none.clone(),
+            cq_record: none.clone(),
+            recv_cq_record: none,
+        }
+    }
+
     /// Whether this process can follow all of their addresses.
     #[must_use]
     pub fn are_mapped(&self) -> bool {
@@ -259,7 +273,6 @@ pub struct QueuePair {
     /// The doorbell page; empty where the areas are.
     pub doorbell_page: Arc<Memory>,
     /// Destroys the NIC's objects.
-    #[allow(dead_code, reason = "kept for what it destroys")]
     pub(crate) owner: Owner,
 }
 

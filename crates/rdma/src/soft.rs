@@ -1,5 +1,7 @@
 //! The software ConnectX as a NIC: a fabric of NICs of this process, all linked to each other.
 
+mod shared;
+
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use softnic::{
@@ -39,6 +41,8 @@ pub struct FabricAttr {
     pub config: NicConfig,
 }
 
+pub use shared::{FarLink, SharedLink};
+
 impl Default for FabricAttr {
     fn default() -> Self {
         Self { nics: 2, engine: Engine::Stepped, clock: Clock::Real, config: NicConfig::default() }
@@ -58,8 +62,21 @@ impl Fabric {
     /// # Errors
     /// The engine's thread can't be started.
     pub fn open(attr: &FabricAttr) -> Result<Self, Error> {
-        let mut nics: Vec<softnic::Nic> = (1..=attr.nics)
-            .map(|id| softnic::Nic::new(NicConfig { id, ..attr.config.clone() }))
+        Self::of((1..=attr.nics).collect(), None, attr)
+    }
+
+    /// One NIC with the address `id`, linked to a NIC of another process; `attr.nics` is not used.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_linked(id: u16, link: FarLink, attr: &FabricAttr) -> Result<Self, Error> {
+        Self::of(vec![id], Some(link), attr)
+    }
+
+    fn of(ids: Vec<u16>, link: Option<FarLink>, attr: &FabricAttr) -> Result<Self, Error> {
+        let mut nics: Vec<softnic::Nic> = ids
+            .iter()
+            .map(|&id| softnic::Nic::new(NicConfig { id, ..attr.config.clone() }))
             .collect();
         for a in 0..nics.len() {
             for b in a + 1..nics.len() {
@@ -68,7 +85,9 @@ impl Fabric {
                 nics[b].connect_link(other);
             }
         }
-        let ids: Vec<u16> = nics.iter().map(softnic::Nic::id).collect();
+        if let (Some(FarLink(end)), Some(nic)) = (link, nics.first_mut()) {
+            nic.connect_link(end);
+        }
         let engine = match attr.engine {
             Engine::Stepped => SoftNics::stepped(nics, attr.clock),
             Engine::Thread { cpu } => {

@@ -26,6 +26,7 @@ mod finding;
 #[doc(hidden)]
 pub mod fuzzing;
 mod link;
+mod mapping;
 mod memory;
 mod mr;
 mod nic;
@@ -56,6 +57,7 @@ pub use error::{CreateError, DestroyError, ModifyError};
 pub use fault::{FailWqe, Faults};
 pub use finding::{Finding, FindingKind};
 pub use link::{LinkAttr, LinkEnd, link, shared_link, shared_link_bytes};
+pub use mapping::Mapping;
 pub use memory::{CopiedMemory, Memory, OutOfMemory};
 pub use mr::{Access, MrKeys};
 pub use nic::{Counters, Nic};

@@ -1,63 +1,15 @@
 //! Pages that the client maps: a doorbell page is one for the NIC and one for the client, of the same memory.
 
 use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use softnic::{DmaBuf, Memory};
+use softnic::{DmaBuf, Mapping, Memory};
 
 use crate::errno::Errno;
 
 pub(crate) const PAGE: usize = 4096;
-
-/// Memory of a file, mapped as long as this lives.
-pub(crate) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a mapping is plain memory, reached through atomics or through who is handed its address.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// `len` bytes of a file from `offset` on, shared with all who map them.
-    pub(crate) fn new(file: impl AsFd, offset: u64, len: NonZero<usize>) -> Result<Self, Errno> {
-        let len = len.get();
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                offset,
-            )
-        }?;
-        let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
-        Ok(Self { base, len })
-    }
-
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and nobody has it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// What a client's `mmap` of a uverbs file gets: a stretch of this file instead.
 #[derive(Clone, Debug)]

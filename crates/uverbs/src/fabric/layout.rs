@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use softnic::shared_link_bytes;
+use softnic::{Mapping, shared_link_bytes};
 
 use super::{LANES, Node};
 use crate::errno::Errno;
-use crate::page::{Mapping, PAGE};
+use crate::page::PAGE;
 
 /// Nodes: each has four of the 255 upper bytes of QP numbers.
 pub(super) const NODES: usize = 63;

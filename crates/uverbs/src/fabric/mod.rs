@@ -21,10 +21,9 @@ use rustix::fs::{
     ftruncate, memfd_create, open,
 };
 use rustix::process::{getpid, getuid};
-use softnic::{LinkAttr, LinkEnd, shared_link};
+use softnic::{LinkAttr, LinkEnd, Mapping, shared_link};
 
 use crate::errno::Errno;
-use crate::page::Mapping;
 use layout::{LINKS, LinkEntry, NODES, NodeEntry, Table};
 
 /// Upper bytes of QP numbers that one node has.
