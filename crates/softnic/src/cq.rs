@@ -18,6 +18,17 @@ impl CqFormat {
     }
 }
 
+/// What `query_cq` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqInfo {
+    /// Entries written, ever.
+    pub produced: u64,
+    /// The consumer index, as far as the NIC has looked at the record.
+    pub consumed: u64,
+    /// It has run over.
+    pub in_error: bool,
+}
+
 pub(crate) struct Cq {
     pub ring: DmaBuf,
     pub record: DmaBuf,
@@ -106,6 +117,10 @@ impl Cq {
             notify: Notify::default(),
             told: false,
         }
+    }
+
+    pub(crate) fn info(&self) -> CqInfo {
+        CqInfo { produced: self.produced, consumed: self.consumed, in_error: self.in_error }
     }
 
     /// The first entry whose `op_own` would look like a completion to a consumer on the first lap.

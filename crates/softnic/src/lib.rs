@@ -50,6 +50,7 @@ pub use config::{
     Caps, CqAttr, CqFormat, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn,
     RqAttr, UarId,
 };
+pub use cq::CqInfo;
 pub use dma::{DmaBuf, OutOfBounds};
 pub use driver::{Clock, EngineGone, EngineOptions, SoftNics};
 pub use engine::Step;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use wire::doorbell::{UAR_BLUEFLAME_STRIDE, UAR_PAGE, UAR_SEND};
 
 use crate::config::{CqAttr, CqFormat, CqId, MrAttr, Nanos, NicConfig, PdId, UarId};
-use crate::cq::{Cq, Cqs};
+use crate::cq::{Cq, CqInfo, Cqs};
 use crate::dc::Targets;
 use crate::dma::DmaBuf;
 use crate::error::{CreateError, DestroyError};
@@ -383,6 +383,12 @@ impl Nic {
         }
         cq.resize(ring, log_size);
         Ok(())
+    }
+
+    /// A completion queue's state.
+    #[must_use]
+    pub fn query_cq(&self, cq: CqId) -> Option<CqInfo> {
+        self.cqs.table.get(cq.0 >> 8, cq.0 as u8).map(Cq::info)
     }
 
     pub(crate) fn check_cq(&self, cq: CqId) -> Result<u32, CreateError> {

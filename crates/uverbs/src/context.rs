@@ -31,6 +31,8 @@ pub struct Context {
     pub(crate) async_channel: Option<Arc<Channel>>,
     /// The client has asked for its context: nothing else goes before.
     pub(crate) is_ready: bool,
+    /// It may send commands of the device's own format.
+    pub(crate) has_devx: bool,
 }
 
 impl Context {
@@ -47,6 +49,7 @@ impl Context {
             channels: Vec::new(),
             async_channel: None,
             is_ready: false,
+            has_devx: false,
         })
     }
 

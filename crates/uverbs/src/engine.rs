@@ -41,6 +41,7 @@ pub(crate) struct Port {
     /// Doorbell pages by the number that commands give.
     pub(crate) pages: HashMap<u32, UarId>,
     next_page: u32,
+    next_umem: u32,
     peers: Vec<Peer>,
     bell: u32,
     reported: usize,
@@ -56,6 +57,12 @@ impl Port {
         })?;
         self.pages.insert(number, uar);
         Some(number)
+    }
+
+    /// A number for registered memory, that no other of the device has had lately.
+    pub(crate) fn next_umem(&mut self) -> u32 {
+        self.next_umem = self.next_umem.wrapping_add(1).max(1);
+        self.next_umem
     }
 
     /// The address of the NIC that a device's QP number leads to, linked to this one; of nobody if there is none.
@@ -342,6 +349,7 @@ impl Shared {
             qp_errors: HashMap::new(),
             pages: HashMap::new(),
             next_page: 0,
+            next_umem: 0,
             peers: Vec::new(),
             bell: self.fabric.bell(node),
             reported: 0,

@@ -8,6 +8,7 @@
 //! - [`Host`]: the devices of one process, their engine, and the [`Fabric`] that links them to those of other processes.
 //! - [`Context`]: one opened uverbs file.
 //! - `commands/`: one file a family of objects; [`COMMANDS`] and [`METHODS`] are the tables of what there is.
+//! - `devx/`: commands in the device's own format, and their objects.
 //! - [`Run`]: what the processes of a run have in common, made by who starts them.
 //! - `abi.rs`: the byte layouts of Linux's `rdma/*.h`.
 //! - [`sysfs`]: the files by which libraries find the devices.
@@ -18,6 +19,7 @@ mod channel;
 mod commands;
 mod config;
 mod context;
+mod devx;
 mod engine;
 mod errno;
 mod fabric;

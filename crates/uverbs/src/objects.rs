@@ -7,6 +7,7 @@ use softnic::{CqId, MrKeys, PdId, Qpn, UarId};
 
 use crate::abi::{ModifyQp, QpCap};
 use crate::channel::Channel;
+use crate::devx::{Devx, Umem};
 use crate::page::Mappable;
 
 /// A completion queue.
@@ -54,6 +55,9 @@ pub(crate) enum Object {
     Uar(UarObject),
     /// An address handle, of a protection domain's handle.
     Ah(u32),
+    Umem(Umem),
+    /// What a command of the device's own made.
+    Devx(Box<Devx>),
 }
 
 /// All objects of a context.
@@ -103,8 +107,10 @@ impl Objects {
     pub(crate) fn in_order_of_end(&self) -> Vec<u32> {
         let rank = |object: &Object| match object {
             Object::Qp(_) | Object::Ah(_) => 0,
+            Object::Devx(devx) if devx.is_user() => 0,
             Object::Cq(_) | Object::Mr(_) | Object::Uar(_) => 1,
-            Object::Pd(_) => 2,
+            Object::Devx(devx) if !devx.is_domain() => 1,
+            Object::Pd(_) | Object::Umem(_) | Object::Devx(_) => 2,
         };
         let mut handles: Vec<_> =
             self.iter().map(|(handle, object)| (rank(object), handle)).collect();

@@ -1,4 +1,5 @@
-//! The byte formats that an mlx5 NIC and its user share in memory: send WQE segments, CQEs, doorbells.
+//! The byte formats that an mlx5 NIC and its user share in memory, send WQE segments, CQEs and doorbells,
+//! and those of the commands that make its objects.
 //!
 //! This room encodes, decodes and explains. It holds no policy (when to signal, what to fence), touches no
 //! memory but the caller's slices, allocates nothing and depends on no device, so that the software NIC, the
@@ -19,6 +20,7 @@
 #![no_std]
 
 pub mod cqe;
+pub mod devx;
 pub mod doorbell;
 pub mod explain;
 pub mod index;

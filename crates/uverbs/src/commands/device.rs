@@ -143,7 +143,7 @@ pub(super) const ASYNC_EVENT_ALLOC: Method = Method {
 };
 
 /// Event queues that completions may be told by.
-pub(super) const VECTORS: u32 = 1;
+pub(crate) const VECTORS: u32 = 1;
 /// Optional access flags of memory regions may be ignored.
 const CORE_SUPPORT: u64 = 1;
 /// Entries in the table of partition keys.
@@ -171,6 +171,8 @@ fn get_context(context: &mut Context, request: &Request<'_>) -> Result<Reply, Er
     Ok(Reply::new(&core).with(&answer))
 }
 
+/// `MLX5_IB_ALLOC_UCTX_DEVX`.
+const DEVX: u32 = 1;
 /// `MLX5_LIB_CAP_DYN_UAR`.
 const DYNAMIC_UAR: u64 = 2;
 
@@ -179,7 +181,7 @@ fn enter(context: &mut Context, driver: &[u8], room: usize) -> Result<UcontextRe
     if context.is_ready || driver.len() < 8 {
         return Err(Errno::EINVAL);
     }
-    if asked.comp_mask != 0 || asked.flags & !1 != 0 {
+    if asked.comp_mask != 0 || asked.flags & !DEVX != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     // Doorbell pages are objects of their own; a library that wants them numbered is older than they are.
@@ -187,6 +189,7 @@ fn enter(context: &mut Context, driver: &[u8], room: usize) -> Result<UcontextRe
         return Err(Errno::EOPNOTSUPP);
     }
     context.is_ready = true;
+    context.has_devx = asked.flags & DEVX != 0;
     Ok(UcontextResp {
         qp_tab_size: 1 << 18,
         bf_reg_size: 2 * wire::doorbell::UAR_BLUEFLAME_STRIDE as u32,

@@ -9,10 +9,13 @@ mod qp;
 mod qp_modify;
 mod uar;
 
+pub(crate) use device::VECTORS;
+pub(crate) use qp_modify::LEAST_TIMEOUT;
 use zerocopy::IntoBytes;
 
 use crate::attr::Call;
 use crate::context::Context;
+use crate::devx::method as devx;
 use crate::errno::Errno;
 use crate::memory::ClientMemory;
 use crate::objects::Object;
@@ -116,6 +119,19 @@ pub const METHODS: &[Method] = &[
     ah::AH_DESTROY,
     uar::UAR_ALLOC,
     uar::UAR_DESTROY,
+    devx::OTHER,
+    devx::QUERY_UAR,
+    devx::QUERY_EQN,
+    devx::SUBSCRIBE_EVENT,
+    devx::OBJ_CREATE,
+    devx::OBJ_DESTROY,
+    devx::OBJ_MODIFY,
+    devx::OBJ_QUERY,
+    devx::OBJ_ASYNC_QUERY,
+    devx::UMEM_REG,
+    devx::UMEM_DEREG,
+    devx::ASYNC_CMD_FD_ALLOC,
+    devx::ASYNC_EVENT_FD_ALLOC,
 ];
 
 /// Destroys whatever a handle leads to.
@@ -127,6 +143,8 @@ pub(crate) fn destroy(context: &mut Context, handle: u32) -> Result<(), Errno> {
         Object::Qp(_) => qp::destroy(context, handle).map(drop),
         Object::Uar(_) => uar::destroy(context, handle),
         Object::Ah(_) => ah::destroy(context, handle),
+        Object::Umem(_) => crate::devx::deregister(context, handle),
+        Object::Devx(_) => crate::devx::destroy(context, handle),
     }
 }
 

@@ -129,7 +129,7 @@ const TRANSITIONS: &[Transition] = &[
 
 /// Acknowledgements are waited for at least this long (4.096 us * 2^16): the peer's engine is a thread that has to
 /// be given a processor first.
-const LEAST_TIMEOUT: u8 = 16;
+pub(crate) const LEAST_TIMEOUT: u8 = 16;
 
 fn modify(context: &mut Context, asked: &ModifyQp) -> Result<(), Errno> {
     let object = qp::qp(context, asked.qp_handle).ok_or(Errno::EINVAL)?;
