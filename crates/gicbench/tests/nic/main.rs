@@ -179,33 +179,33 @@ fn perftest_runs() {
     pair(&["--link-layer", "ethernet"], "ib_write_bw -x 3 -n 200", 18622);
 }
 
-/// The program beside this file, compiled once; none where it can't be.
+/// A program beside this file, compiled; none where it can't be.
+fn compiled(name: &str, libraries: &[&str]) -> Option<PathBuf> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nic-{name}"));
+    let source = format!("{}/tests/nic/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let arguments = ["-O1", "-Wall", "-Wextra", "-Werror", "-o"];
+    let compiled =
+        Command::new("cc").args(arguments).arg(&out).arg(source).args(libraries).output();
+    match compiled {
+        Ok(output) if output.status.success() => Some(out),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let missing = ["infiniband/", "-libverbs", "-lmlx5"];
+            assert!(missing.iter().any(|word| said.contains(word)), "{said}");
+            skip("libibverbs-dev isn't installed: no program can be compiled against it");
+            None
+        }
+        Err(error) => {
+            skip(&format!("no C compiler: {error}"));
+            None
+        }
+    }
+}
+
+/// The program of verbs, compiled once.
 fn client() -> Option<&'static PathBuf> {
     static CLIENT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let made = || {
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verbs-client");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nic/client.c");
-        let arguments = ["-O1", "-Wall", "-Wextra", "-Werror", "-o"];
-        let compiled =
-            Command::new("cc").args(arguments).arg(&out).args([source, "-libverbs"]).output();
-        match compiled {
-            Ok(output) if output.status.success() => Some(out),
-            Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(
-                    said.contains("infiniband/verbs.h") || said.contains("-libverbs"),
-                    "{said}"
-                );
-                skip("libibverbs-dev isn't installed: no program can be compiled against it");
-                None
-            }
-            Err(error) => {
-                skip(&format!("no C compiler: {error}"));
-                None
-            }
-        }
-    };
-    CLIENT.get_or_init(made).as_ref()
+    CLIENT.get_or_init(|| compiled("client", &["-libverbs"])).as_ref()
 }
 
 #[test]
@@ -223,6 +223,19 @@ fn a_program_of_verbs_gets_its_data_its_events_and_its_errors() {
     ] {
         let output = exec(options, &[client, what]);
         assert!(output.status.success(), "{what} {options:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_program_of_devx_makes_its_queues_by_commands() {
+    let Some(client) = compiled("devx", &["-lmlx5", "-libverbs"]) else { return };
+    let client = client.to_str().unwrap();
+    for (layer, gid) in [("infiniband", "lid"), ("ethernet", "3")] {
+        let output = exec(&["--link-layer", layer], &[client, gid]);
+        let shown = text(&output);
+        assert!(output.status.success(), "{layer}: {shown}");
+        // What it was refused on purpose is said in words.
+        assert!(shown.contains("DevX CREATE_CQ is refused"), "{layer}: {shown}");
     }
 }
 
