@@ -264,7 +264,7 @@ pub(crate) fn connect(qp: &mut Qp, nic: u16, link: &mut LinkEnd, to: Destination
     }
     link.tx_requests.publish();
     qp.generation = generation;
-    qp.remote_nic = to.nic;
+    qp.remote_nic = link.remote;
     qp.remote_qpn = to.dct;
     qp.destination = Some(to);
     qp.reconnect = false;

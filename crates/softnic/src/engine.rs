@@ -4,6 +4,7 @@ use crate::check::Check;
 use crate::completion::{self, Sink, on_response};
 use crate::config::{Nanos, QpKind, Qpn};
 use crate::dc::{self, Bench, CONNECTION, Connection, DCT, Destination};
+use crate::directory::Directory;
 use crate::fault::Faults;
 use crate::finding::Finding;
 use crate::link::LinkEnd;
@@ -256,7 +257,7 @@ impl Nic {
                     link.tx_requests.publish();
                     left -= before - turn;
                     if let Stop::Connect(to) = stop {
-                        turn_to(qp, self.config.id, &mut self.links, to);
+                        turn_to(qp, self.config.id, &mut self.links, &mut self.directory, to);
                     }
                     let mut sink =
                         Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
@@ -419,13 +420,27 @@ impl Nic {
 }
 
 /// Turns a DC initiator that has nothing in flight to another target.
-fn turn_to(qp: &mut Qp, nic: u16, links: &mut [LinkEnd], to: Destination) {
+fn turn_to(
+    qp: &mut Qp,
+    nic: u16,
+    links: &mut [LinkEnd],
+    directory: &mut Option<Directory>,
+    to: Destination,
+) {
     if qp.destination.take().is_some()
         && let Some(link) = links.get_mut(qp.link)
     {
         dc::disconnect(qp, nic, link);
     }
-    let found = links.iter_mut().enumerate().find(|(_, link)| link.remote == to.nic);
+    let remote = match directory {
+        None => to.nic,
+        Some(directory) => match directory.find(to) {
+            Some(remote) => remote,
+            // It tries again at its next turn.
+            None => return,
+        },
+    };
+    let found = links.iter_mut().enumerate().find(|(_, link)| link.remote == remote);
     let Some((index, link)) = found else {
         refuse(qp, Check::NoRoute.into());
         return;

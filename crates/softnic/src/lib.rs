@@ -16,6 +16,7 @@ mod config;
 mod copy;
 mod cq;
 mod dc;
+mod directory;
 mod dma;
 mod doorbell;
 mod driver;

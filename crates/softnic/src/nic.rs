@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use wire::doorbell::{UAR_BLUEFLAME_STRIDE, UAR_PAGE, UAR_SEND};
 
-use crate::config::{CqAttr, CqFormat, CqId, MrAttr, Nanos, NicConfig, PdId, UarId};
+use crate::config::{CqAttr, CqFormat, CqId, MrAttr, Nanos, NicConfig, PdId, Qpn, UarId};
 use crate::cq::{Cq, CqInfo, Cqs};
 use crate::dc::Targets;
+use crate::directory::Directory;
 use crate::dma::DmaBuf;
 use crate::error::{CreateError, DestroyError};
 use crate::fault::Faults;
@@ -71,6 +72,8 @@ pub struct Nic {
     pub(crate) qps: Table<Qp>,
     pub(crate) targets: Targets,
     pub(crate) links: Vec<LinkEnd>,
+    /// Where DC targets are, if address vectors don't name NICs.
+    pub(crate) directory: Option<Directory>,
     /// QPs with something to send or flush, by index.
     pub(crate) active: VecDeque<u32>,
     /// QPs whose record lags behind a ring, by index.
@@ -130,6 +133,7 @@ impl Nic {
             qps: Table::with_tags(caps.max_qps, &config.qpn_tags),
             targets: Targets::new(caps.max_dcts, &config.qpn_tags),
             links: vec![loopback(config.id)],
+            directory: None,
             active: VecDeque::with_capacity(qps),
             watching: Vec::with_capacity(qps),
             owing: VecDeque::with_capacity(qps + caps.max_dc_contexts as usize + 8),
@@ -412,6 +416,33 @@ impl Nic {
     pub fn cut_link(&mut self, remote: u16) {
         if let Some(link) = self.links.iter_mut().find(|link| link.remote == remote) {
             link.cut();
+        }
+        self.forget_targets(remote);
+    }
+
+    /// Address vectors name ports, not NICs, from now on: of their LID the bits in `mask` count, and which NIC a target is
+    /// at is [asked](Self::wanted_target).
+    pub fn find_targets(&mut self, mask: u16) {
+        self.directory = Some(Directory::new(mask));
+    }
+
+    /// The address, and the number of a target there, that a DC initiator waits to be [told](Self::add_target) the NIC of.
+    pub fn wanted_target(&mut self) -> Option<(u16, Qpn)> {
+        self.directory.as_mut()?.take_asked()
+    }
+
+    /// Targets at this address, with this one's upper byte in their numbers, are at this NIC: for this time only if
+    /// `once`, which who isn't there now may be later.
+    pub fn add_target(&mut self, address: u16, dct: Qpn, nic: u16, once: bool) {
+        if let Some(directory) = &mut self.directory {
+            directory.add(address, dct, nic, once);
+        }
+    }
+
+    /// Which targets are at this NIC has to be asked again.
+    pub fn forget_targets(&mut self, nic: u16) {
+        if let Some(directory) = &mut self.directory {
+            directory.forget(nic);
         }
     }
 

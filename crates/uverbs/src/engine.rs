@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use softnic::{Caps, CqId, Event, LinkEnd, Nic, NicConfig, Profile, Qpn, UarId};
 
 use crate::channel::{About, Channel};
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, LinkLayer};
 use crate::errno::Errno;
 use crate::fabric::{Fabric, Node};
 use crate::turn;
@@ -110,6 +110,7 @@ impl Port {
             if peer.gone && thoroughly {
                 // What it had sent was taken in the meantime.
                 nic.connect_link(LinkEnd::nowhere(peer.node.nic()));
+                nic.forget_targets(peer.node.nic());
                 fabric.release(me, peer.node);
                 return false;
             }
@@ -340,6 +341,8 @@ impl Shared {
         };
         let mut nic = Nic::new(nic);
         nic.set_far(true);
+        // On Ethernet a target's number says whose it is, and its address vector has no LID.
+        nic.find_targets(if config.link_layer == LinkLayer::Ethernet { 0 } else { u16::MAX });
         Ok(Port {
             config,
             nic,
@@ -360,6 +363,9 @@ impl Shared {
         let mut executed = 0u32;
         for port in ports {
             executed = executed.saturating_add(port.nic.step(now, BUDGET).executed);
+            if let Some((address, target)) = port.nic.wanted_target() {
+                self.find(port, address, target);
+            }
             let mut events = [None; 8];
             loop {
                 let mut count = 0;
@@ -378,6 +384,19 @@ impl Shared {
             }
         }
         executed > 0
+    }
+
+    /// Tells a port where a DC target is.
+    fn find(&self, port: &mut Port, address: u16, target: Qpn) {
+        let device = self.device_of(|device| {
+            let is_named = match device.link_layer {
+                LinkLayer::InfiniBand => device.lid() == address,
+                LinkLayer::Ethernet => true,
+            };
+            is_named && self.fabric.owner(device.index, target.0).is_some()
+        });
+        let nic = port.route(&self.fabric, device, target.0).unwrap_or(NOBODY);
+        port.nic.add_target(address, target, nic, nic == NOBODY);
     }
 
     fn look_around(&self, ports: &mut [Port], thoroughly: bool) {

@@ -6,15 +6,20 @@ mod refused;
 mod rig;
 mod side;
 
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use rig::*;
 use side::*;
-use uverbs::{ClientMemory, Errno, LinkLayer};
+use uverbs::{ClientMemory, DeviceConfig, Errno, Fabric, Host, LinkLayer};
 use wire::cqe::{CqeOpcode, Syndrome};
 use wire::devx::{
-    Field, Opcode, cap, cqc, qpc, query_cq, query_hca_cap, query_qp, query_roce_address, roce_cap,
+    Field, Opcode, cap, cqc, create_qp, qpc, query_cq, query_hca_cap, query_qp, query_roce_address,
+    roce_cap,
 };
-use wire::wqe::{Atomic, Ctrl, CtrlFlags, Data, Raddr};
-use zerocopy::IntoBytes;
+use wire::wqe::{AddressVector, Atomic, Ctrl, CtrlFlags, Data, Raddr};
+use zerocopy::{FromZeros, IntoBytes};
 
 #[test]
 fn the_capabilities_are_those_of_the_data_path() {
@@ -189,4 +194,82 @@ fn what_is_used_stays_until_its_users_are_gone() {
     let mut other = Side::new(LinkLayer::InfiniBand);
     other.pair();
     drop(other);
+}
+
+/// Two processes' devices on one fabric.
+fn two(link_layer: LinkLayer) -> [Side; 2] {
+    let file = Fabric::create().unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    [0, 1].map(|_| {
+        let devices = DeviceConfig::several(1, link_layer);
+        Side::of(Host::stepped(Fabric::open(Path::new(&path)).unwrap(), devices))
+    })
+}
+
+#[test]
+fn a_dc_initiator_finds_targets_in_its_own_process_and_in_another() {
+    for (layer, lid, other_lid, syndrome) in [
+        (LinkLayer::InfiniBand, 1, 1, None),
+        // Nothing is at this address: the retries go nowhere.
+        (LinkLayer::InfiniBand, 1, 77, Some(Syndrome::TransportRetryExceeded)),
+        // On Ethernet this is no LID, and whatever it holds isn't looked at.
+        (LinkLayer::Ethernet, 0, 0xc123, None),
+    ] {
+        let [mut a, mut b] = two(layer);
+        let (_, cqn) = a.cq();
+        let mut command = a.qp_command(cqn);
+        qpc::ST.within(create_qp::QPC).set(&mut command, u64::from(qpc::service::DCI));
+        let (handle, dci) = a.create(&command).unwrap();
+        for step in 0..3 {
+            let mut command = step_command(step, dci, 0);
+            if step == 2 {
+                // One retry, of 0.27 s.
+                qpc::RETRY_COUNT.within(create_qp::QPC).set(&mut command, 1);
+            }
+            a.modify(handle, &command).unwrap();
+        }
+        let (_, own) = a.create(&a.dct_command(cqn)).unwrap();
+        let (_, cqn) = b.cq();
+        let (_, others) = b.create(&b.dct_command(cqn)).unwrap();
+        a.client.memory.write(PAYLOAD, b"greeting").unwrap();
+        let sends = [(own, a.rkey, lid), (others, b.rkey, other_lid), (own, a.rkey, lid)];
+        let sends = if syndrome.is_some() { &sends[..2] } else { &sends[..] };
+        for (index, &(dct, rkey, lid)) in sends.iter().enumerate() {
+            let index = index as u64;
+            let vector = AddressVector {
+                key: 0xdc.into(),
+                dqp_dct: (dct | wire::wqe::AV_EXTENDED).into(),
+                rlid: u16::to_be_bytes(lid),
+                ..AddressVector::new_zeroed()
+            };
+            let flags = CtrlFlags::CQ_UPDATE;
+            let ctrl = Ctrl::new(wire::wqe::Opcode::RdmaWrite, index * 2, dci, 6, flags, 0);
+            let to = Raddr::new(PAYLOAD + 64 * (index + 1), rkey);
+            let local = Data::new(PAYLOAD, 8, a.lkey);
+            let segments = [vector.as_bytes(), to.as_bytes(), local.as_bytes()];
+            a.post_blocks(&ctrl, index * 2, 2, &segments);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !a.has_cqe(index) {
+                assert!(
+                    Instant::now() < deadline,
+                    "{layer:?} {other_lid}: no completion of {index}"
+                );
+                a.host.step();
+                b.host.step();
+            }
+            let is_last = index + 1 == sends.len() as u64;
+            let expected = syndrome.filter(|_| is_last);
+            let cqe = a.cqe(index);
+            let failed = (cqe.opcode() == Some(CqeOpcode::RequesterError)).then(|| cqe.syndrome());
+            assert_eq!(failed.flatten(), expected, "{layer:?} {index}");
+        }
+        let landed = |side: &Side, offset| {
+            let mut bytes = [0; 8];
+            side.client.memory.read(PAYLOAD + offset, &mut bytes).unwrap();
+            &bytes == b"greeting"
+        };
+        assert!(landed(&a, 64));
+        assert_eq!(landed(&b, 128), syndrome.is_none());
+        assert_eq!(landed(&a, 192), syndrome.is_none());
+    }
 }

@@ -56,7 +56,10 @@ pub fn umem(client: &mut Client, address: u64, len: u64, access: u64) -> Result<
 
 impl Side {
     pub fn new(link_layer: LinkLayer) -> Self {
-        let host = host(link_layer);
+        Self::of(host(link_layer))
+    }
+
+    pub fn of(host: Host) -> Self {
         let mut client = Client::new(&host);
         let mut asked = ucontext(2);
         asked[8] = 1;
@@ -202,12 +205,17 @@ impl Side {
         [(cq, cqn), (handle, qpn)]
     }
 
-    /// Posts a WQE at an index and rings.
+    /// Posts a WQE of one block at an index, and rings.
     pub fn post(&self, ctrl: &Ctrl, index: u64, segments: &[&[u8]]) {
+        self.post_blocks(ctrl, index, 1, segments);
+    }
+
+    /// Posts a WQE of so many blocks, that doesn't wrap.
+    pub fn post_blocks(&self, ctrl: &Ctrl, index: u64, blocks: u64, segments: &[&[u8]]) {
         let wqe = [ctrl.as_bytes(), &segments.concat()].concat();
         let memory = &self.client.memory;
         memory.write(QUEUES + 64 + index % 16 * 64, &wqe).unwrap();
-        memory.write(QUEUES + RECORDS + 64 + 4, record(index + 1).as_bytes()).unwrap();
+        memory.write(QUEUES + RECORDS + 64 + 4, record(index + blocks).as_bytes()).unwrap();
         let file = std::fs::File::from(self.page.file.try_clone().unwrap());
         let ring = Doorbell::last_wqe(ctrl);
         std::os::unix::fs::FileExt::write_at(&file, ring.as_bytes(), UAR_SEND as u64).unwrap();
@@ -216,12 +224,20 @@ impl Side {
         }
     }
 
+    pub fn has_cqe(&self, index: u64) -> bool {
+        self.entry(index).is_valid(index, 4)
+    }
+
     pub fn cqe(&self, index: u64) -> Cqe {
-        let mut bytes = [0; 64];
-        self.client.memory.read(QUEUES + CQ_AT + index * 64, &mut bytes).unwrap();
-        let cqe = Cqe::read_from_bytes(&bytes).unwrap();
+        let cqe = self.entry(index);
         assert!(cqe.is_valid(index, 4), "{cqe:?}");
         cqe
+    }
+
+    fn entry(&self, index: u64) -> Cqe {
+        let mut bytes = [0; 64];
+        self.client.memory.read(QUEUES + CQ_AT + index * 64, &mut bytes).unwrap();
+        Cqe::read_from_bytes(&bytes).unwrap()
     }
 }
 
