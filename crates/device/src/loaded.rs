@@ -107,7 +107,7 @@ unsafe extern "C" {
 }
 
 /// What the kernel is compiled for. Probe and background differ in who shares their queues, and in nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Choices {
     /// mini-gda's.
     Gda {

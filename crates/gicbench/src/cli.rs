@@ -10,6 +10,7 @@ use crate::cpus::EngineChoice;
 use crate::decode::DecodeArgs;
 use crate::nic_exec::NicAction;
 use crate::quantity::{Bytes, parse_duration};
+use crate::ranks::RanksArgs;
 use crate::report::ReportArgs;
 use crate::usage::UsageError;
 
@@ -117,6 +118,9 @@ pub struct RunArgs {
     /// A library to measure beside: its checkout, or the folder of its package
     #[arg(long, value_name = "NAME=DIR")]
     pub peer_path: Vec<String>,
+    /// Several processes.
+    #[command(flatten)]
+    pub ranks: RanksArgs,
     /// Run only the k-th of n equal shares of the points
     #[arg(long, value_name = "K/N", allow_hyphen_values = true)]
     pub shard: Option<Shard>,

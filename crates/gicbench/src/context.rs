@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::{Assignment, Cpus, EngineChoice};
 use crate::experiments::Limits;
 use crate::point::PointError;
+use crate::ranks::Team;
 
 /// The settings of a run: what holds for all of its points.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,6 +69,7 @@ pub struct RunContext {
     interrupt: Interrupt,
     deadline: Instant,
     assignment: Option<Assignment>,
+    team: Option<Arc<Team>>,
 }
 
 impl RunContext {
@@ -77,7 +79,28 @@ impl RunContext {
         let year = Duration::from_secs(365 * 24 * 3600);
         let length = Duration::try_from_secs_f64(settings.deadline_s).unwrap_or(year).min(year);
         let deadline = Instant::now() + length;
-        RunContext { settings, limits, cpus, interrupt, deadline, assignment: None }
+        RunContext { settings, limits, cpus, interrupt, deadline, assignment: None, team: None }
+    }
+
+    /// The same, with another rank for the remote side.
+    #[must_use]
+    pub fn in_team(self, team: Option<Arc<Team>>) -> Self {
+        RunContext { team, ..self }
+    }
+
+    /// The ranks, where there are several.
+    pub fn team(&self) -> Option<&Arc<Team>> {
+        self.team.as_ref()
+    }
+
+    /// The settings of the run.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// When the point has been sampled enough.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Whether delivered data is to be checked.

@@ -83,6 +83,11 @@ impl Cpus {
         Cpus { allowed, choice }
     }
 
+    /// The same choice, with only these CPUs.
+    pub fn only(&self, allowed: &[usize]) -> Self {
+        Cpus::fixed(allowed.to_vec(), self.choice)
+    }
+
     /// CPUs that this process may use.
     pub fn allowed(&self) -> &[usize] {
         &self.allowed

@@ -261,6 +261,7 @@ pub fn serve(registry: &Registry, platform: &Platform, interrupt: &Interrupt) ->
             published: &published,
             interrupt,
             isolates: false,
+            team: None,
         };
         let planned = recorded_point(&point, registry).map_err(io::Error::other)?;
         interrupt.heed(true);

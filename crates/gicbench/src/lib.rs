@@ -26,6 +26,7 @@ pub mod platform;
 pub mod point;
 pub mod published;
 pub mod quantity;
+pub mod ranks;
 pub mod record;
 pub mod report;
 pub mod request;

@@ -15,7 +15,9 @@ use crate::experiments::Limits;
 use crate::machine::{Machine, Software};
 use crate::measurement::{Clock, Measurement, Placement};
 use crate::plan::Planned;
+use crate::point::Point;
 use crate::published::{Published, Reference, stand_in};
+use crate::ranks::RanksRecord;
 
 /// Version of the format. It grows with every change that a reader could trip over.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -43,6 +45,9 @@ pub struct Record {
     pub software: Software,
     /// What holds for the whole run.
     pub parameters: Parameters,
+    /// The ranks; null where a process measured alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<RanksRecord>,
     /// What was measured, in the order of the plan.
     pub measurements: Vec<Row>,
     /// Points that couldn't run here, or that the run didn't come to.
@@ -181,7 +186,11 @@ pub struct Missing {
 impl PointId {
     /// Of a planned point.
     pub fn of(planned: &Planned) -> Self {
-        let point = &planned.point;
+        Self::at(&planned.point, planned.limits)
+    }
+
+    /// Of a point with its limits.
+    pub fn at(point: &Point, Limits { ops, warmup, duration }: Limits) -> Self {
         let mut parameters = Map::new();
         for (axis, value) in &point.values {
             let value = match value.number() {
@@ -190,7 +199,6 @@ impl PointId {
             };
             parameters.insert(axis.name().to_owned(), value);
         }
-        let Limits { ops, warmup, duration } = planned.limits;
         parameters.insert("ops".to_owned(), Json::from(ops));
         parameters.insert("warmup".to_owned(), Json::from(warmup));
         let seconds = duration.map(|duration| duration.as_secs_f64());

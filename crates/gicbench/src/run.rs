@@ -1,6 +1,7 @@
 //! `gicbench run`: from arguments to exit status.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,6 +15,8 @@ use crate::machine::{Machine, Software};
 use crate::plan::{Planned, Registry};
 use crate::platform::Platform;
 use crate::published::{Published, PublishedError};
+use crate::ranks::serve::serve;
+use crate::ranks::{self, Part, RanksError, Team};
 use crate::record::{Parameters, Record, Row, SCHEMA_VERSION};
 use crate::report;
 use crate::request::Request;
@@ -32,6 +35,9 @@ pub enum RunError {
     /// The CPUs of this process aren't known.
     #[error("can't tell which CPUs this process may use: {0}")]
     Cpus(#[source] io::Error),
+    /// The ranks of the run.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
     /// What was measured couldn't be written.
     #[error("can't write {what}: {source}")]
     Write {
@@ -46,9 +52,21 @@ impl RunError {
     /// The exit status.
     pub fn status(&self) -> ExitStatus {
         match self {
-            RunError::Usage(_) => ExitStatus::Usage,
+            RunError::Usage(_)
+            | RunError::Ranks(
+                RanksError::Launch(_) | RanksError::NoSuchRank { .. } | RanksError::Alone { .. },
+            ) => ExitStatus::Usage,
             _ => ExitStatus::Failed,
         }
+    }
+}
+
+/// The other ranks' service ends with this value, however the run ends.
+struct Dismissed(Arc<Team>);
+
+impl Drop for Dismissed {
+    fn drop(&mut self) {
+        self.0.dismiss();
     }
 }
 
@@ -65,6 +83,17 @@ pub fn run(
     terminal: &mut dyn Write,
 ) -> Result<ExitStatus, RunError> {
     let request = Request::new(args, registry, platform)?;
+    let all = Cpus::detect(request.settings.engine).map_err(RunError::Cpus)?;
+    let team = match ranks::join(&args.ranks, &argv, &all)? {
+        Part::Alone => None,
+        Part::First(team) => Some(Dismissed(team)),
+        Part::Other(other) => {
+            serve(&other, registry, platform, interrupt, &all)
+                .map_err(|error| RanksError::Start(error.into()))?;
+            return Ok(ExitStatus::Done);
+        }
+    };
+    let team = team.as_ref().map(|Dismissed(team)| team);
     let files = [
         ("--json", args.json.as_deref()),
         ("--csv", args.csv.as_deref()),
@@ -72,7 +101,7 @@ pub fn run(
     ];
     let [json_file, csv_file, html_file] = Output::claim_all(files, args.force)?;
     let published = Published::embedded()?;
-    let cpus = Cpus::detect(request.settings.engine).map_err(RunError::Cpus)?;
+    let cpus = team.map_or(all.clone(), |team| team.cpus(&all));
 
     let started = jiff::Timestamp::now();
     let clock = Instant::now();
@@ -84,6 +113,7 @@ pub fn run(
         published: &published,
         interrupt,
         isolates: true,
+        team,
     };
     interrupt.heed(true);
     let outcome = runner.run(&request.points, |index, planned: &Planned| {
@@ -104,6 +134,7 @@ pub fn run(
             shard: request.shard.map(|shard| shard.to_string()),
             settings: request.settings,
         },
+        ranks: team.map(|team| team.record().clone()),
         measurements: outcome.rows,
         partial: !outcome.not_run.is_empty() || outcome.interrupted,
         not_run: outcome.not_run,

@@ -1,5 +1,6 @@
 //! Runs the points of a plan, one after another, and never hangs with them.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use crate::plan::Planned;
 use crate::platform::Platform;
 use crate::point::{NEEDS_GPU_THREADS, PointError, Submitter};
 use crate::published::Published;
+use crate::ranks::Team;
 use crate::record::{Missing, PointId, Row};
 
 /// How often the runner looks at Ctrl-C and the deadline.
@@ -23,6 +25,10 @@ const INTERRUPT_GRACE: Duration = Duration::from_millis(600);
 
 /// How long a point may take to notice its deadline before it is given up.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+
+/// Why libraries' device code is not measured between ranks.
+const WITHIN_A_PROCESS: &str =
+    "the libraries' device code is measured within one process: start it without a launcher";
 
 /// What came of a plan.
 #[derive(Debug, Default)]
@@ -60,6 +66,8 @@ pub struct Runner<'a> {
     pub interrupt: &'a Interrupt,
     /// Points that run a library's device code are measured by a process of their own.
     pub isolates: bool,
+    /// The ranks, where there are several.
+    pub team: Option<&'a Arc<Team>>,
 }
 
 type Finished = (Result<Vec<Measurement>, PointError>, Option<Assignment>);
@@ -82,6 +90,9 @@ impl Runner<'_> {
             if self.interrupt.is_set() && stopped.is_none() {
                 stopped = Some("interrupted".to_owned());
             }
+            if let (Some(lost), None) = (self.lost(), &stopped) {
+                stopped = Some(lost);
+            }
             if let Some(reason) = &stopped {
                 outcome.not_run.push(missing(planned, reason.clone()));
                 continue;
@@ -99,6 +110,10 @@ impl Runner<'_> {
                 continue;
             }
             let transport = planned.point.transport;
+            if transport.is_peer() && self.team.is_some() {
+                outcome.not_run.push(missing(planned, WITHIN_A_PROCESS.to_owned()));
+                continue;
+            }
             if transport.is_peer() && submitter == Submitter::Host {
                 outcome.not_run.push(missing(planned, NEEDS_GPU_THREADS.to_owned()));
                 continue;
@@ -125,12 +140,14 @@ impl Runner<'_> {
             }
             match self.point(planned) {
                 Ended::Finished((result, assignment)) => {
+                    let result = result.map_err(|error| self.explained(error));
                     self.keep(&mut outcome, planned, result, assignment.as_ref());
                 }
                 Ended::Panicked(reason) => outcome.failed.push(missing(planned, reason)),
                 Ended::Abandoned(error) => {
-                    stopped = Some(match error {
-                        PointError::Interrupted => "interrupted".to_owned(),
+                    stopped = Some(match (&error, self.lost()) {
+                        (PointError::Interrupted, _) => "interrupted".to_owned(),
+                        (_, Some(lost)) => lost,
                         _ => format!("not come to: '{}' did not give the CPU back", planned.point),
                     });
                     self.keep(&mut outcome, planned, Err(error), None);
@@ -139,6 +156,22 @@ impl Runner<'_> {
         }
         outcome.interrupted = self.interrupt.is_set();
         outcome
+    }
+
+    /// Why the other rank is lost, if it is.
+    fn lost(&self) -> Option<String> {
+        self.team?.lost()
+    }
+
+    /// An error with the other rank's loss, which is likely to be its cause.
+    fn explained(&self, error: PointError) -> PointError {
+        let is_own = matches!(error, PointError::NotRun { .. } | PointError::Interrupted);
+        match self.lost() {
+            Some(why) if !is_own && !error.to_string().contains(&why) => {
+                PointError::failed(format!("{error}; {why}"))
+            }
+            _ => error,
+        }
     }
 
     /// Compiles the adapters that the plan's points will need, as far as those can run here at all.
@@ -165,7 +198,8 @@ impl Runner<'_> {
             planned.limits,
             self.cpus.clone(),
             self.interrupt.clone(),
-        );
+        )
+        .in_team(self.team.cloned());
         let give_up = context.deadline() + DEADLINE_GRACE;
         let (experiment, point) = (planned.experiment, planned.point.clone());
         let (sender, receiver) = mpsc::channel::<Finished>();
@@ -179,6 +213,7 @@ impl Runner<'_> {
             Err(error) => return Ended::Panicked(format!("no thread for the point: {error}")),
         };
         let mut interrupted: Option<Instant> = None;
+        let mut lost: Option<Instant> = None;
         loop {
             match receiver.recv_timeout(GLANCE) {
                 Ok(finished) => {
@@ -199,6 +234,11 @@ impl Runner<'_> {
                 && now.duration_since(*interrupted.get_or_insert(now)) >= INTERRUPT_GRACE
             {
                 return Ended::Abandoned(PointError::Interrupted);
+            }
+            if let Some(why) = self.lost()
+                && now.duration_since(*lost.get_or_insert(now)) >= DEADLINE_GRACE
+            {
+                return Ended::Abandoned(PointError::failed(why));
             }
             if now >= give_up {
                 let waited_for = "the experiment, which did not notice its own deadline".to_owned();

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libloading::Library;
 
@@ -182,9 +182,20 @@ impl Pmix {
         let call = "PMIx_Get of rank 0's card";
         let (calls, of) = (self.calls, Proc { rank: 0, ..self.me });
         let (tell, told) = mpsc::channel();
-        // The call has no deadline that every server heeds; one that never returns keeps its thread.
-        std::thread::spawn(move || tell.send(calls.get(&of, KEY, call)));
-        match told.recv_timeout(patience) {
+        let until = Instant::now() + patience;
+        // Some servers wait until the card is there, others say that it isn't. The call has no deadline that every server
+        // heeds; one that never returns keeps its thread.
+        std::thread::spawn(move || {
+            loop {
+                let found = calls.get(&of, KEY, call);
+                if found.is_ok() || Instant::now() >= until {
+                    let _ = tell.send(found);
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        match told.recv_timeout(patience + Duration::from_secs(1)) {
             Ok(Ok(Found::Text(text))) => Ok(text),
             Ok(Ok(Found::Number(_))) => {
                 Err(PmixError::Type { key: "rank 0's card", found: UINT32 })

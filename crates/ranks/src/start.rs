@@ -60,8 +60,8 @@ pub enum StartError {
 pub struct Started {
     /// The ranks.
     pub world: World,
-    // Tells the launcher that this rank ends well.
-    _pmix: Option<Pmix>,
+    /// To be kept until the run is over: its end tells the launcher that this rank ends well.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
 /// Brings the ranks together; none where the process is alone. Rank 0 answers the others' calls with `answer`.
@@ -129,7 +129,7 @@ fn by_pmix(
         let card = Card::read(&pmix.read(meeting.patience)?)?;
         World::enter(meeting.joining(rank, size), &|| Ok(Some(card.clone())))?
     };
-    Ok(Some(Started { world, _pmix: Some(pmix) }))
+    Ok(Some(Started { world, keep: Box::new(pmix) }))
 }
 
 fn by_variables(
@@ -166,7 +166,7 @@ fn by_variables(
         };
         World::enter(meeting.joining(rank, size), &card)?
     };
-    Ok(Some(Started { world, _pmix: None }))
+    Ok(Some(Started { world, keep: Box::new(()) }))
 }
 
 #[cfg(test)]

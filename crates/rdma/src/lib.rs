@@ -55,6 +55,15 @@ impl Region {
         Self { address, length: memory.len() as u64, lkey, rkey, memory, _owner: None }
     }
 
+    /// Memory that only another process has, known by its numbers: nothing is read or written here.
+    ///
+    /// # Errors
+    /// No memory for the empty stretch that stands for it.
+    pub fn elsewhere(address: u64, length: u64, lkey: u32, rkey: u32) -> Result<Self, Error> {
+        let memory = Memory::try_zeroed(0)?;
+        Ok(Self { address, length, lkey, rkey, memory, _owner: None })
+    }
+
     /// The address of `bytes` bytes at `offset`.
     ///
     /// # Errors

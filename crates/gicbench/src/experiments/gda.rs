@@ -19,6 +19,7 @@ use crate::context::RunContext;
 use crate::measurement::Measurement;
 use crate::point::{Point, PointError, Transport};
 use crate::quantity::{GBs, MMsgs, Micros};
+use crate::ranks::protocol::{Launch, Reply};
 
 use super::completed::Completed;
 use super::payload::{Slots, fill};
@@ -492,7 +493,8 @@ pub(super) fn round_trip(
     choice: Choice,
 ) -> Result<Measurement, PointError> {
     let mut spec = Spec::one(choice, 8);
-    spec.threads = 2;
+    // Who answers in another rank has its thread there.
+    spec.threads = if ctx.team().is_some() { 1 } else { 2 };
     let bench = Bench::new(ctx, point, spec)?;
     let rig = &bench.rig;
     rig.completes()?;
@@ -505,8 +507,13 @@ pub(super) fn round_trip(
         deadline: ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10)),
         ..GdaAttr::default()
     };
-    let back = Gda::connect(rig.far.as_ref(), rig.near.as_ref(), &attr).map_err(broke)?;
-    let views = Shared::at(&rig.own(), &[bench.gda.views()[0], back.views()[0]]).map_err(broke)?;
+    let back = match rig.session() {
+        Some(session) => session.prepare(Reply::Gda { choice }).map(|()| None)?,
+        None => Some(Gda::connect(rig.far.as_ref(), rig.near.as_ref(), &attr).map_err(broke)?),
+    };
+    let asking = bench.gda.views()[0];
+    let answering = back.as_ref().map_or(asking, |back| back.views()[0]);
+    let views = Shared::at(&rig.own(), &[asking, answering]).map_err(broke)?;
     let (inbox, outbox) = (&bench.result, &bench.signal);
     let mut samples = Vec::new();
     let mut warmup = ctx.warmup();
@@ -538,17 +545,29 @@ pub(super) fn round_trip(
             ticks: bench.ticks[0].as_ptr(),
             failure: bench.failures.as_ptr(),
             first_side: 0,
-            sides: 2,
+            sides: if back.is_some() { 2 } else { 1 },
         };
         // A failure names its queue pair, which one of the two sides knows.
         let check = |word| {
             bench.gda.check(rig.near.as_ref(), word).map_err(broke)?;
-            back.check(rig.far.as_ref(), word).map_err(broke)
+            back.as_ref().map_or(Ok(()), |back| back.check(rig.far.as_ref(), word).map_err(broke))
         };
-        bench.failures.write(&[0; 2]).map_err(broke)?;
+        bench.failures.write(&vec![0; bench.failures.len()]).map_err(broke)?;
         let relax = bench.gda.relax(rig.near.as_ref());
         let kernel = Kernel::RoundTrip(&args);
-        let hertz = rig.launch(ctx, &choice, kernel, &relax, &bench.failures, &check)?;
+        let launch = || rig.launch(ctx, &choice, kernel, &relax, &bench.failures, &check);
+        let hertz = match rig.session() {
+            Some(session) => {
+                let asked = Launch::Gda {
+                    inbox: outbox.address,
+                    to: (inbox.address, inbox.rkey),
+                    warmup: SETTLE,
+                    samples: ops,
+                };
+                session.answered(asked, ctx.remaining("a launch")?, launch)
+            }
+            None => launch(),
+        }?;
         if !warming {
             let ticks = bench.ticks[0].read().map_err(broke)?;
             samples.extend(ticks[..ops as usize].iter().map(|t| Micros::from_ticks(*t, hertz)));

@@ -5,6 +5,7 @@
 //! a deadline, summarises the samples, labels stand-ins, and writes the record. So an experiment holds
 //! only what it measures and how.
 
+pub(crate) mod across;
 mod bandwidth;
 mod batching;
 mod clock;

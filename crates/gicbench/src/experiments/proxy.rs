@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use device::host::Relax;
 use device::proxy::{
     Descriptor, EnqueueArgs, Handoff, Producers, ProxyChoice, ProxyKernel, ProxyOp, ProxyRateArgs,
     ProxyRoundTripArgs, Publish, Until,
@@ -17,6 +18,7 @@ use crate::cpus::Assignment;
 use crate::measurement::{Measurement, MemoryKind, Metric};
 use crate::point::{Point, PointError};
 use crate::quantity::{GBs, MMsgs, Micros};
+use crate::ranks::protocol::{Launch, Reply};
 
 use super::gda::{LAUNCH, LEAST_ON_GPU, SETTLE};
 use super::payload::{Slots, fill};
@@ -529,8 +531,10 @@ pub(super) fn round_trip(
     point: &Point,
     choice: ProxyChoice,
 ) -> Result<Measurement, PointError> {
-    // A worker on each side.
-    let mut spec = Spec { slots: 1, threads: 2, other_workers: 1, ..Spec::one(choice, 8) };
+    // A worker on each side; in another rank, it is that one's.
+    let here = if ctx.team().is_some() { 0 } else { 1 };
+    let mut spec =
+        Spec { slots: 1, threads: 1 + here, other_workers: here, ..Spec::one(choice, 8) };
     let bench = Bench::new(ctx, point, spec.clone())?;
     let rig = &bench.rig;
     spec.threads = 1;
@@ -540,8 +544,15 @@ pub(super) fn round_trip(
     let slots = Slots::new(8, 1, 1);
     let drive = drive(&rig.cpus, bench.stepped, 1);
     let attr = attributes(ctx, rig, &spec, &slots, channel, drive)?;
-    let back = connect(&rig.far, rig.near.as_ref(), &attr)?;
-    let views = [bench.proxy.views()[0], back.views()[0]];
+    let back = match rig.session() {
+        Some(session) => {
+            let (outbox, inbox) = ((&far_out).into(), (&near_in).into());
+            session.prepare(Reply::Proxy { choice, outbox, inbox }).map(|()| None)?
+        }
+        None => Some(connect(&rig.far, rig.near.as_ref(), &attr)?),
+    };
+    let asking = bench.proxy.views()[0];
+    let views = [asking, back.as_ref().map_or(asking, |back| back.views()[0])];
     let rings = Shared::at(&rig.own(), &views).map_err(broke)?;
     let most = if rig.on_gpu() { LEAST_ON_GPU } else { MOST_REPLIES };
     let ticks = rig.words(most as usize)?;
@@ -573,16 +584,32 @@ pub(super) fn round_trip(
             ticks: ticks.as_ptr(),
             failure: bench.failures.as_ptr(),
             first_side: 0,
-            sides: 2,
+            sides: 1 + here,
         };
         let check = |word| {
             bench.proxy.check(word).map_err(broke)?;
-            back.check(word).map_err(broke)
+            back.as_ref().map_or(Ok(()), |back| back.check(word).map_err(broke))
         };
-        bench.failures.write(&[0; 2]).map_err(broke)?;
-        let relax = Proxy::relax_all([&bench.proxy, &back]);
+        bench.failures.write(&vec![0; bench.failures.len()]).map_err(broke)?;
+        let relax: Box<dyn Relax> = match &back {
+            Some(back) => Box::new(Proxy::relax_all([&bench.proxy, back])),
+            None => Box::new(bench.proxy.relax()),
+        };
+        let relax = relax.as_ref();
         let kernel = ProxyKernel::RoundTrip(&args);
-        let hertz = rig.launch_proxy(ctx, &choice, kernel, &relax, &bench.failures, &check)?;
+        let launch = || rig.launch_proxy(ctx, &choice, kernel, relax, &bench.failures, &check);
+        let hertz = match rig.session() {
+            Some(session) => {
+                let asked = Launch::Proxy {
+                    outbox: far_out.address,
+                    inbox: bench.target.address,
+                    warmup: SETTLE,
+                    samples: ops,
+                };
+                session.answered(asked, ctx.remaining("a launch")?, launch)
+            }
+            None => launch(),
+        }?;
         if warming.is_none() {
             let ticks = ticks.read().map_err(broke)?;
             samples.extend(ticks[..ops as usize].iter().map(|t| Micros::from_ticks(*t, hertz)));

@@ -18,6 +18,7 @@ use rdma::soft::{Engine, Fabric, FabricAttr};
 use rdma::{Access, Nic, Places, Region, soft_gpu};
 use softnic::{Caps, NicConfig, Profile};
 
+use super::across::{self, Session};
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::cpus::{Assignment, EngineMode};
@@ -51,10 +52,15 @@ pub(super) struct Rig {
     virtual_time: bool,
     /// Rates of the clock, one a launch on a GPU, in ticks a microsecond.
     rates: RefCell<Vec<f64>>,
+    /// The remote side, where it is another rank's.
+    session: Option<Session>,
 }
 
+/// The near NIC and the far one.
+pub(super) type Ends = [Arc<dyn Nic>; 2];
+
 /// Who executes WQEs.
-enum Nics {
+pub(super) enum Nics {
     Soft(Fabric),
     SoftGpu(soft_gpu::Fabric),
     /// Nobody: the queues are a software NIC's that never runs.
@@ -130,8 +136,19 @@ pub(super) fn order(point: &Point) -> Result<Order, PointError> {
     Ok(order)
 }
 
-impl Rig {
-    pub fn open(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
+/// What a rig has before it has NICs.
+struct Seat {
+    placement: Placement,
+    gpu: Option<Arc<Gpu>>,
+    cpus: Assignment,
+    nic: point::Nic,
+    virtual_time: bool,
+    /// Of software NICs.
+    attr: FabricAttr,
+}
+
+impl Seat {
+    fn take(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
         let placement = placement(point);
         let gpu = match point.submitter {
             Submitter::Host => {
@@ -148,60 +165,82 @@ impl Rig {
         let engines = usize::from(point.nic == point::Nic::Soft);
         let submitters = if gpu.is_some() { 1 } else { need.submitters };
         let cpus = ctx.place(submitters, need.workers + need.ringers, engines);
-        let stepped = need.virtual_time || cpus.engine == EngineMode::Stepped;
-        let open = |engine| {
-            Fabric::open(&FabricAttr {
-                nics: 2,
-                engine,
-                clock: if need.virtual_time {
-                    softnic::Clock::Virtual
-                } else {
-                    softnic::Clock::Real
-                },
-                config: config(point, need.qps)?,
-            })
-            .map_err(broke)
+        let attr = FabricAttr {
+            nics: 2,
+            engine: if need.virtual_time || cpus.engine == EngineMode::Stepped {
+                Engine::Stepped
+            } else {
+                Engine::Thread { cpu: cpus.engines.first().copied() }
+            },
+            clock: if need.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
+            config: config(point, need.qps)?,
         };
-        let both = |fabric: &Fabric| -> [Arc<dyn Nic>; 2] {
+        let (nic, virtual_time) = (point.nic, need.virtual_time);
+        Ok(Seat { placement, gpu, cpus, nic, virtual_time, attr })
+    }
+
+    fn rig(
+        self,
+        nics: Nics,
+        [near, far]: Ends,
+        session: Option<Session>,
+    ) -> Result<Rig, PointError> {
+        let clock = match &self.gpu {
+            Some(gpu) => gpu.clock().map_err(broke)?,
+            None => Clock::host(),
+        };
+        let Self { placement, gpu, cpus, nic, virtual_time, .. } = self;
+        let rates = RefCell::new(Vec::new());
+        Ok(Rig { near, far, nics, gpu, nic, cpus, clock, placement, virtual_time, rates, session })
+    }
+}
+
+impl Rig {
+    pub fn open(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
+        let seat = Seat::take(ctx, point, need)?;
+        // Where nobody executes there is no remote side.
+        if let (Some(team), true) = (ctx.team(), point.nic != point::Nic::None) {
+            let ((nics, ends), session) = across::near(ctx, point, need, team, &seat.attr)?;
+            return seat.rig(nics, ends, Some(session));
+        }
+        let both = |fabric: &Fabric| -> Ends {
             [Arc::clone(fabric.nic(0)) as Arc<dyn Nic>, Arc::clone(fabric.nic(1)) as Arc<dyn Nic>]
         };
-        let (nics, [near, far]) = match point.nic {
+        let (nics, ends) = match point.nic {
             point::Nic::Soft => {
-                let engine = if stepped {
-                    Engine::Stepped
-                } else {
-                    Engine::Thread { cpu: cpus.engines.first().copied() }
-                };
-                let fabric = open(engine)?;
-                let nics = both(&fabric);
-                (Nics::Soft(fabric), nics)
+                let fabric = Fabric::open(&seat.attr).map_err(broke)?;
+                let ends = both(&fabric);
+                (Nics::Soft(fabric), ends)
             }
             point::Nic::None => {
-                let fabric = open(Engine::Stepped)?;
-                let nics = both(&fabric);
-                (Nics::None(fabric), nics)
+                let attr = FabricAttr { engine: Engine::Stepped, ..seat.attr.clone() };
+                let fabric = Fabric::open(&attr).map_err(broke)?;
+                let ends = both(&fabric);
+                (Nics::None(fabric), ends)
             }
-            point::Nic::SoftGpu => inside(point, gpu.as_ref(), need)?,
+            point::Nic::SoftGpu => inside(point, seat.gpu.as_ref(), need)?,
             point::Nic::Mlx5 => {
                 return Err(PointError::not_run("NIC mlx5 is not in this build yet"));
             }
         };
-        let clock = match &gpu {
-            Some(gpu) => gpu.clock().map_err(broke)?,
-            None => Clock::host(),
-        };
-        Ok(Rig {
-            near,
-            far,
-            nics,
-            gpu,
-            nic: point.nic,
-            cpus,
-            clock,
-            placement,
-            virtual_time: need.virtual_time,
-            rates: RefCell::new(Vec::new()),
-        })
+        seat.rig(nics, ends, None)
+    }
+
+    /// The remote side's, in its own rank: near is what `nics` opens there, and far is rank 0's.
+    pub fn open_far(
+        ctx: &mut RunContext,
+        point: &Point,
+        need: &Need,
+        nics: impl FnOnce(&FabricAttr) -> Result<(Nics, Ends), PointError>,
+    ) -> Result<Self, PointError> {
+        let seat = Seat::take(ctx, point, need)?;
+        let (nics, ends) = nics(&seat.attr)?;
+        seat.rig(nics, ends, None)
+    }
+
+    /// The remote side, where it is another rank's.
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_ref()
     }
 
     /// Memory of a kind as this submitter needs it.
@@ -249,8 +288,7 @@ impl Rig {
         bytes: usize,
         kind: MemoryKind,
     ) -> Result<Region, PointError> {
-        let memory = rdma::memory(&self.place(kind), bytes).map_err(broke)?;
-        nic.register(&memory, Access::all()).map_err(broke)
+        nic.allocate(&self.place(kind), bytes, Access::all()).map_err(broke)
     }
 
     /// Words that a kernel writes: samples, failures.
@@ -530,6 +568,16 @@ impl Rig {
             let way = if self.placement.first_on_gpu().is_some() { "copies" } else { "not needed" };
             measurement = measurement.detail("nic_reaches_gpu_memory_by", way);
         }
+        if let Some(session) = &self.session {
+            measurement = measurement
+                .detail("remote_rank", session.remote_rank())
+                .detail("remote_host", session.remote_host());
+            if session.shares_cpus() {
+                let note =
+                    "ranks of one machine spin on the same CPUs: they wait for each other's turns";
+                measurement = measurement.detail("ranks_over_cores", note);
+            }
+        }
         measurement.detail("nic_findings", findings.len() as u64)
     }
 
@@ -559,11 +607,7 @@ impl Rig {
 const LATE: Duration = Duration::from_secs(1);
 
 /// NICs inside the GPU.
-fn inside(
-    point: &Point,
-    gpu: Option<&Arc<Gpu>>,
-    need: &Need,
-) -> Result<(Nics, [Arc<dyn Nic>; 2]), PointError> {
+fn inside(point: &Point, gpu: Option<&Arc<Gpu>>, need: &Need) -> Result<(Nics, Ends), PointError> {
     let Some(gpu) = gpu else {
         return Err(PointError::not_run("NIC soft-gpu serves GPU threads: use --submitter cuda"));
     };

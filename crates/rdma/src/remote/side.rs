@@ -69,6 +69,15 @@ impl Side {
         }
     }
 
+    /// The region that begins at `address`.
+    #[must_use]
+    pub fn region_at(&self, address: u64) -> Option<Region> {
+        self.objects().all.values().find_map(|object| match object {
+            Object::Region(region) if region.address == address => Some(region.clone()),
+            _ => None,
+        })
+    }
+
     /// Where memory of a kind is made here.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use crate::context::RunContext;
 use crate::measurement::{Measurement, MemoryKind};
 use crate::point::{Point, PointError, Transport};
 use crate::quantity::Micros;
+use crate::ranks::protocol::{Launch, LoadWords, Reply};
 
 /// Longest that one launch should take.
 const LAUNCH: Duration = Duration::from_millis(20);
@@ -89,14 +90,14 @@ impl Traffic {
     }
 }
 
-/// What carries it, each with the far side's own for replies.
+/// What carries it, each with the far side's own for replies, unless that is another rank's.
 enum Path {
     Gda { gda: Box<Gda>, back: Option<Box<Gda>> },
     Proxy { proxy: Box<Proxy>, back: Option<Box<Proxy>> },
 }
 
 impl Path {
-    fn replies(&self) -> bool {
+    fn replies_here(&self) -> bool {
         match self {
             Path::Gda { back, .. } => back.is_some(),
             Path::Proxy { back, .. } => back.is_some(),
@@ -116,6 +117,8 @@ pub(super) struct Bench {
     inbox: Region,
     words: Words,
     traffic: Traffic,
+    /// Replies are timed.
+    replies: bool,
     probe_slots: Slots,
     slots: Slots,
     /// The next unused payload value.
@@ -173,14 +176,16 @@ impl Bench {
     ) -> Result<Self, PointError> {
         let traffic = traffic.clone();
         let proxied = point.transport == Transport::MiniProxy;
+        // Who answers in another rank has a thread, and a worker, there.
+        let answers = u32::from(replies && ctx.team().is_none());
         // Each proxy has workers of its own.
-        let workers = if proxied { traffic.workers() + u32::from(replies) } else { 0 };
+        let workers = if proxied { traffic.workers() + answers } else { 0 };
         let rig = Rig::open(
             ctx,
             point,
             &Need {
                 qps: traffic.all_queues().max(workers) + 1,
-                submitters: 1 + traffic.ctas as usize + usize::from(replies),
+                submitters: 1 + traffic.ctas as usize + answers as usize,
                 workers: workers as usize,
                 ringers: 0,
                 virtual_time: false,
@@ -226,7 +231,14 @@ impl Bench {
                 Proxy::connect(Arc::clone(from), to, attr).map(Box::new).map_err(broke)
             };
             let proxy = connect(&rig.near, rig.far.as_ref(), &near)?;
-            let back = replies.then(|| connect(&rig.far, rig.near.as_ref(), &far)).transpose()?;
+            let back = match rig.session() {
+                Some(session) if replies => {
+                    let (outbox, inbox) = ((&outbox).into(), (&inbox).into());
+                    session.prepare(Reply::Proxy { choice: probe, outbox, inbox })?;
+                    None
+                }
+                _ => replies.then(|| connect(&rig.far, rig.near.as_ref(), &far)).transpose()?,
+            };
             (Path::Proxy { proxy, back }, Choices::Proxy { probe, background })
         } else {
             let sharing = |shared| if shared { Sharing::Thread } else { Sharing::Exclusive };
@@ -248,8 +260,15 @@ impl Bench {
             };
             let gda = connect(rig.near.as_ref(), rig.far.as_ref(), &attr)?;
             let far = GdaAttr { qps: 1, ..attr.clone() };
-            let back =
-                replies.then(|| connect(rig.far.as_ref(), rig.near.as_ref(), &far)).transpose()?;
+            let back = match rig.session() {
+                Some(session) if replies => {
+                    session.prepare(Reply::Gda { choice })?;
+                    None
+                }
+                _ => replies
+                    .then(|| connect(rig.far.as_ref(), rig.near.as_ref(), &far))
+                    .transpose()?,
+            };
             (Path::Gda { gda, back }, Choices::Gda { probe, background })
         };
         let ctas = traffic.ctas as usize;
@@ -272,6 +291,7 @@ impl Bench {
             outbox,
             inbox,
             traffic,
+            replies,
             probe_slots,
             slots,
             next: 1,
@@ -356,7 +376,7 @@ impl Bench {
             control: words.control.as_ptr(),
             progress: words.progress.as_ptr(),
             target: self.target.address,
-            inbox: match self.path.replies() {
+            inbox: match self.replies {
                 true => self.inbox.address as *const u64,
                 false => std::ptr::null(),
             },
@@ -366,10 +386,17 @@ impl Bench {
             done: words.done.as_ptr(),
             failure: words.failures.as_ptr(),
             first_thread: 0,
-            threads: 1 + traffic.ctas + u32::from(self.path.replies()),
+            threads: 1 + traffic.ctas + u32::from(self.path.replies_here()),
         };
         let before = self.completed()?;
-        let hertz = self.run(ctx, load)?;
+        let hertz = match self.rig.session() {
+            Some(session) if self.replies => {
+                session.answered(Launch::Loaded(self.words_of(&load)), deadline, || {
+                    self.run(ctx, load)
+                })
+            }
+            _ => self.run(ctx, load),
+        }?;
         let done = &self.words.done.read().map_err(broke)?[..self.traffic.ctas as usize];
         let probed = warmup + ops;
         if ctx.check() {
@@ -393,6 +420,25 @@ impl Bench {
             operations: carried[3] - carried[1],
             micros: (carried[2] - carried[0]) as f64 / shared_ticks_per_us,
         })
+    }
+
+    /// What another rank must know to answer.
+    fn words_of(&self, load: &Load) -> LoadWords {
+        LoadWords {
+            choices: self.choices,
+            background: load.background,
+            queues: load.queues,
+            probe_queue: load.probe_queue,
+            bytes: load.bytes,
+            slots: load.slots,
+            stride: load.stride,
+            warmup: load.warmup,
+            samples: load.samples,
+            first: load.first,
+            target: load.target,
+            outbox: (self.outbox.address, self.outbox.lkey),
+            inbox: (self.inbox.address, self.inbox.rkey),
+        }
     }
 
     /// Runs the kernel to its end, and gives its clock's frequency in Hz.
@@ -436,27 +482,7 @@ impl Bench {
     ) -> Result<f64, PointError> {
         let seen = Cell::new(0);
         let check = |word| self.check(seen.replace(seen.get() + 1), word);
-        let failures = &self.words.failures;
-        let Some(gpu) = self.rig.gpu() else {
-            let cpus = &self.rig.cpus.submitters;
-            // SAFETY: views, regions and words live as long as the bench and have the sizes that the arguments say;
-            // control and progress were set to 0.
-            unsafe { loaded::launch(&self.choices, args, cpus, Some(relax)) }.map_err(|error| {
-                match error {
-                    LaunchError::NotBuilt { .. } | LaunchError::ProxyNotBuilt { .. } => {
-                        PointError::not_run(error.to_string())
-                    }
-                    other => broke(other),
-                }
-            })?;
-            failures.read().map_err(broke)?.into_iter().try_for_each(check)?;
-            return Ok(self.rig.clock.ticks_per_us * 1e6);
-        };
-        let prepared = loaded::prepare(gpu, &self.choices).map_err(broke)?;
-        self.rig.on_the_gpu(ctx, failures, &check, |until, give_up| {
-            // SAFETY: as above; all of it is memory that the GPU reaches.
-            unsafe { loaded::run(&prepared, args, Some(relax), until, give_up) }
-        })
+        launch(ctx, &self.rig, &self.choices, args, relax, (&self.words.failures, &check))
     }
 
     /// Thread `thread` left `word`; the last one is who answers at the far side.
@@ -530,6 +556,36 @@ impl Bench {
                 .detail("ring_depth", ProxyAttr::default().depth),
         })
     }
+}
+
+/// Runs the kernel, or one side's threads of it, to its end, and gives its clock's frequency in Hz. Views, regions and
+/// words of the arguments live as long and are as large as they say; control and progress were set to 0.
+pub(in crate::experiments) fn launch(
+    ctx: &RunContext,
+    rig: &Rig,
+    choices: &Choices,
+    args: Args<'_>,
+    relax: &dyn Relax,
+    (failures, check): (&Shared<u64>, &dyn Fn(u64) -> Result<(), PointError>),
+) -> Result<f64, PointError> {
+    let Some(gpu) = rig.gpu() else {
+        // SAFETY: the caller's contract.
+        unsafe { loaded::launch(choices, args, &rig.cpus.submitters, Some(relax)) }.map_err(
+            |error| match error {
+                LaunchError::NotBuilt { .. } | LaunchError::ProxyNotBuilt { .. } => {
+                    PointError::not_run(error.to_string())
+                }
+                other => broke(other),
+            },
+        )?;
+        failures.read().map_err(broke)?.into_iter().try_for_each(check)?;
+        return Ok(rig.clock.ticks_per_us * 1e6);
+    };
+    let prepared = loaded::prepare(gpu, choices).map_err(broke)?;
+    rig.on_the_gpu(ctx, failures, check, |until, give_up| {
+        // SAFETY: as above; all of it is memory that the GPU reaches.
+        unsafe { loaded::run(&prepared, args, Some(relax), until, give_up) }
+    })
 }
 
 fn channel(local: &Region, remote: &Region) -> ChannelAttr {

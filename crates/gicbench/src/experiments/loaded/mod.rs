@@ -2,6 +2,8 @@
 
 mod bench;
 
+pub(super) use bench::launch;
+
 use super::latency::with_rest;
 use super::{AxisUse, Experiment, Impossible, Limits, Suite};
 use bench::{Bench, Traffic};

@@ -1,0 +1,116 @@
+//! The remote side, in its own rank: a rig whose near NIC is this rank's, on a thread that the point has to itself.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use ranks::World;
+use rdma::remote::{Introduction, Line, RemoteNic, Side};
+use rdma::soft::FabricAttr;
+
+use super::super::rig::{Ends, Need, Nics, Rig};
+use super::{Link, own, reply};
+use crate::context::{Interrupt, RunContext, Settings};
+use crate::cpus::{Cpus, EngineChoice};
+use crate::plan::Registry;
+use crate::platform::Platform;
+use crate::point::{Point, PointError};
+use crate::ranks::To;
+use crate::ranks::protocol::Open;
+use crate::ranks::serve::{Order, Report};
+use crate::record::PointId;
+use crate::request::recorded_point;
+
+/// The remote side of a point, before its thread has begun.
+pub(crate) struct Far {
+    context: RunContext,
+    point: Point,
+    need: Need,
+    link: Option<std::path::PathBuf>,
+    near: Introduction,
+    line: Arc<dyn Line>,
+}
+
+impl Far {
+    /// What rank 0 asks for, if this rank can be it.
+    ///
+    /// # Errors
+    /// A point that isn't one, or that can't run here.
+    pub(crate) fn new(
+        open: &Open,
+        registry: &Registry,
+        platform: &Platform,
+        interrupt: &Interrupt,
+        world: Arc<World>,
+    ) -> Result<Self, PointError> {
+        let json = |error: serde_json::Error| PointError::failed(error.to_string());
+        let id: PointId = serde_json::from_str(&open.point).map_err(json)?;
+        let settings: Settings = serde_json::from_str(&open.settings).map_err(json)?;
+        let planned =
+            recorded_point(&id, registry).map_err(|error| PointError::failed(error.to_string()))?;
+        let point = planned.point;
+        platform.submitter(point.submitter).map_err(PointError::not_run)?;
+        platform.nic(point.nic).map_err(PointError::not_run)?;
+        let settings = Settings { deadline_s: open.left_s, ..settings };
+        // Nobody waits here while rank 0 measures: the NIC needs a thread of its own.
+        let cpus = Cpus::fixed(open.cpus.clone(), EngineChoice::Thread);
+        let context = RunContext::new(settings, planned.limits, cpus, interrupt.clone());
+        let need = Need {
+            qps: open.qps,
+            submitters: 1,
+            workers: open.workers as usize,
+            ringers: 0,
+            virtual_time: false,
+        };
+        let line = Arc::new(To { world, rank: 0, session: open.session });
+        let (link, near) = (open.link.clone(), open.near.clone());
+        Ok(Self { context, point, need, link, near, line })
+    }
+
+    /// Opens it, and does as it is told until nobody tells any more.
+    pub(crate) fn run(mut self, orders: &Receiver<Order>, reports: &Sender<Report>) {
+        // Who is told has gone only if rank 0 has.
+        let tell = |report| drop(reports.send(report));
+        let rig = match Rig::open_far(&mut self.context, &self.point, &self.need, |attr| {
+            Self::nics(&self.point, self.link.as_deref(), &self.near, &self.line, attr)
+        }) {
+            Ok(rig) => rig,
+            Err(error) => return tell(Report::Ended(Err(error))),
+        };
+        let side = Arc::new(Side::new(Arc::clone(&rig.near), rig.gpu().cloned()));
+        tell(Report::Opened(Arc::clone(&side)));
+        let mut half = None;
+        while let Ok(order) = orders.recv() {
+            match order {
+                Order::Prepare(asked) => {
+                    let made = reply::Half::new(&self.context, &rig, &side, &asked);
+                    tell(Report::Prepared(made.map(|made| half = Some(made))));
+                }
+                Order::Launch(launch) => {
+                    let ran = match &half {
+                        Some(half) => half.launch(&self.context, &rig, &launch),
+                        None => Err(PointError::failed("there is no answering half to launch")),
+                    };
+                    tell(Report::Ended(ran));
+                }
+            }
+        }
+    }
+
+    fn nics(
+        point: &Point,
+        link: Option<&std::path::Path>,
+        near: &Introduction,
+        line: &Arc<dyn Line>,
+        attr: &FabricAttr,
+    ) -> Result<(Nics, Ends), PointError> {
+        let (nics, nic) = own(point, &Link::Far(link.unwrap_or("".as_ref())), attr)?;
+        let rank_0 = RemoteNic::new(Arc::clone(line), near.clone());
+        Ok((nics, [nic, Arc::new(rank_0)]))
+    }
+}
+
+/// What one launch may take, at most.
+pub(super) fn patience(ctx: &RunContext) -> Result<Duration, PointError> {
+    Ok(ctx.remaining("the answering half")?.min(Duration::from_secs(10)))
+}
