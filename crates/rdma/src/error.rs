@@ -113,6 +113,31 @@ pub enum Error {
         /// What the system said.
         errno: i32,
     },
+    /// A library that a real NIC is reached by can't be used.
+    #[error(transparent)]
+    Load(#[from] crate::ibv::LoadError),
+    /// A verb failed.
+    #[error(transparent)]
+    Verbs(#[from] crate::ibv::VerbError),
+    /// No port can be used.
+    #[error(transparent)]
+    NoPort(#[from] crate::select::NoPort),
+    /// The port has no such GID.
+    #[error(transparent)]
+    NoGid(#[from] crate::ibv::NoGid),
+    /// A path MTU that there isn't.
+    #[error(transparent)]
+    NoMtu(#[from] crate::select::NoMtu),
+    /// Something that this kind of NIC doesn't do.
+    #[error("{nic} has no {what}: {why}")]
+    Lacks {
+        /// The NIC.
+        nic: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Why it isn't there, and what to do.
+        why: &'static str,
+    },
     /// The NIC is gone.
     #[error("the NIC doesn't answer: {0}")]
     Gone(#[from] softnic::EngineGone),

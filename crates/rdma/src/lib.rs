@@ -7,6 +7,7 @@
 
 mod address;
 mod error;
+pub mod ibv;
 mod memory;
 pub mod post;
 mod queue;
@@ -14,6 +15,8 @@ pub mod remote;
 pub mod select;
 pub mod soft;
 pub mod soft_gpu;
+pub mod sysfs;
+pub mod verbs;
 
 pub use address::Address;
 pub use device::cuda::Place;

@@ -105,6 +105,12 @@ pub enum BadWr {
         /// The address.
         address: u64,
     },
+    /// A driver that doesn't take it.
+    #[error("the NIC's driver refuses it: {}", std::io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// The driver's errno.
+        errno: i32,
+    },
     /// An atomic's result that isn't 8 bytes.
     #[error("an atomic leaves 8 bytes, and was given room for {bytes}")]
     AtomicResult {
@@ -205,10 +211,7 @@ fn encode(wr: &SendWr, block: u64, qpn: u32) -> Result<[u64; WQEBB / 8], BadWr> 
             [control(Opcode::RdmaRead, 3, 0), raddr(remote), data(sge)?, NONE]
         }
         SendOp::WriteInline(bytes, length, remote) => {
-            let (length, max) = (u32::from(length), INLINE_MAX as u32);
-            if length == 0 || length > max {
-                return Err(BadWr::Length { bytes: length, max });
-            }
+            let length = inline_length(length)?;
             let mut room = [0u8; 32];
             let (header, body) = room.split_at_mut(4);
             header.copy_from_slice(inline_header(length).as_bytes());
@@ -233,6 +236,27 @@ fn encode(wr: &SendWr, block: u64, qpn: u32) -> Result<[u64; WQEBB / 8], BadWr> 
         SendOp::SendImm(sge, imm) => [control(Opcode::SendImm, 2, imm), data(sge)?, NONE, NONE],
     };
     Ok(zerocopy::transmute!(segments))
+}
+
+/// Whether one request can carry this, for NICs whose driver builds the WQE.
+pub(crate) fn check(op: &SendOp) -> Result<(), BadWr> {
+    match op {
+        SendOp::Nop => Ok(()),
+        SendOp::Write(sge, _)
+        | SendOp::WriteImm(sge, ..)
+        | SendOp::Read(sge, _)
+        | SendOp::Send(sge)
+        | SendOp::SendImm(sge, _) => data(*sge).map(drop),
+        SendOp::WriteInline(_, length, _) => inline_length(*length).map(drop),
+        SendOp::FetchAdd(_, remote, sge) | SendOp::CompareSwap(_, _, remote, sge) => {
+            atomic_result(*remote, *sge)
+        }
+    }
+}
+
+fn inline_length(length: u8) -> Result<u32, BadWr> {
+    let (bytes, max) = (u32::from(length), INLINE_MAX as u32);
+    if bytes == 0 || bytes > max { Err(BadWr::Length { bytes, max }) } else { Ok(bytes) }
 }
 
 /// A segment in memory order.

@@ -207,7 +207,7 @@ impl Areas {
         Ok(Self { sq, cq, rq, recv_cq, record, cq_record, recv_cq_record })
     }
 
-    /// Those of another process's queue pair: of no bytes here.
+    /// Those of another process's queue pair, or of one whose queues are its driver's own: of no bytes here.
     pub(crate) fn elsewhere(nothing: &Arc<Memory>) -> Self {
         let none = Area { memory: Arc::clone(nothing), offset: 0, bytes: 0 };
         Self {
@@ -225,23 +225,6 @@ impl Areas {
     #[must_use]
     pub fn are_mapped(&self) -> bool {
         [&self.sq, &self.cq, &self.record].iter().all(|area| area.is_mapped() && !area.is_empty())
-    }
-
-    /// None: of a queue pair whose queues are its driver's own affair, or lie in another process.
-    ///
-    /// # Errors
-    /// [`Error::Memory`].
-    pub fn closed() -> Result<Self, Error> {
-        let nothing = Area { memory: Memory::try_zeroed(0)?, offset: 0, bytes: 0 };
-        Ok(Self {
-            sq: nothing.clone(),
-            cq: nothing.clone(),
-            rq: nothing.clone(),
-            recv_cq: nothing.clone(),
-            record: nothing.clone(),
-            cq_record: nothing.clone(),
-            recv_cq_record: nothing,
-        })
     }
 }
 

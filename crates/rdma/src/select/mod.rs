@@ -1,6 +1,11 @@
-//! Which GID a RoCE connection uses, and which path MTU: pure functions of what the port says.
+//! Which port a NIC is opened at, which GID a RoCE connection uses, and which path MTU: pure functions of what the
+//! system says.
+
+mod port;
 
 use std::net::Ipv6Addr;
+
+pub use port::{Candidate, Distance, LinkLayer, NoPort, Wanted, port};
 
 /// What a GID table entry speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
