@@ -266,11 +266,16 @@ impl Gda {
             what: "state of the queue pairs".to_owned(),
             source: source.into(),
         };
-        let address_vector = target
-            .as_ref()
-            .map(|t| Shared::at(&attr.state, &[Aligned(t.address_vector())]))
-            .transpose()
-            .map_err(shared)?;
+        let address_vector = match &target {
+            None => None,
+            Some(target) => {
+                let vector = near.address_vector(target).map_err(|source| GdaError::Nic {
+                    what: "the way to the DC target".to_owned(),
+                    source,
+                })?;
+                Some(Shared::at(&attr.state, &[Aligned(vector)]).map_err(shared)?)
+            }
+        };
         let states = vec![QpState::starting_at(attr.start, 0); nears.len()];
         let states = Shared::at(&attr.state, &states).map_err(shared)?;
         let first = states.as_ptr();

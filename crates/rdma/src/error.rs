@@ -113,6 +113,9 @@ pub enum Error {
         /// What the system said.
         errno: i32,
     },
+    /// A ConnectX, or a way to it, failed.
+    #[error(transparent)]
+    Mlx5(#[from] crate::mlx5::Mlx5Error),
     /// A library that a real NIC is reached by can't be used.
     #[error(transparent)]
     Load(#[from] crate::ibv::LoadError),

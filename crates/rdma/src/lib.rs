@@ -9,6 +9,7 @@ mod address;
 mod error;
 pub mod ibv;
 mod memory;
+pub mod mlx5;
 pub mod post;
 mod queue;
 pub mod remote;
@@ -215,6 +216,14 @@ pub trait Nic: Send + Sync {
     /// # Errors
     /// No room, or the NIC is gone.
     fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error>;
+
+    /// The address vector that this NIC's sends to a target carry.
+    ///
+    /// # Errors
+    /// No way to the target's NIC.
+    fn address_vector(&self, target: &DcTarget) -> Result<wire::wqe::AddressVector, Error> {
+        Ok(target.address_vector())
+    }
 
     /// Whether a queue pair's queues lie open, in memory that device code may write WQEs into. If not, they are posted to
     /// by [`send_queue`](Self::send_queue) alone.

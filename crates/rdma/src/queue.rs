@@ -118,6 +118,11 @@ impl Area {
         self.bytes == 0
     }
 
+    /// No bytes of it.
+    pub(crate) fn none(&self) -> Self {
+        Self { bytes: 0, ..self.clone() }
+    }
+
     /// Whether this process can follow its address.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
@@ -230,19 +235,37 @@ impl Areas {
 
 /// Areas of these lengths in one allocation, each from a cache line on.
 fn split<const N: usize>(place: &Place, lengths: [usize; N]) -> Result<[Area; N], Error> {
-    let mut at = 0;
-    let offsets = lengths.map(|bytes| {
-        let offset = at;
-        at += bytes.next_multiple_of(64);
-        offset
-    });
-    let memory = memory(place, at)?;
-    let mut offsets = offsets.into_iter();
-    Ok(lengths.map(|bytes| Area {
-        memory: Arc::clone(&memory),
-        offset: offsets.next().unwrap_or(0),
-        bytes,
-    }))
+    let split = Split::of(lengths);
+    Ok(split.areas(&memory(place, split.bytes())?))
+}
+
+/// Lengths side by side, each from a cache line on.
+pub(crate) struct Split<const N: usize> {
+    /// First byte, and how many.
+    parts: [(usize, usize); N],
+    bytes: usize,
+}
+
+impl<const N: usize> Split<N> {
+    pub(crate) fn of(lengths: [usize; N]) -> Self {
+        let mut at = 0;
+        let parts = lengths.map(|bytes| {
+            let offset = at;
+            at += bytes.next_multiple_of(64);
+            (offset, bytes)
+        });
+        Self { parts, bytes: at }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The areas of one allocation, of at least so many bytes.
+    pub(crate) fn areas(&self, memory: &Arc<Memory>) -> [Area; N] {
+        self.parts.map(|(offset, bytes)| Area { memory: Arc::clone(memory), offset, bytes })
+    }
 }
 
 /// A queue pair. Dropping it destroys it, and its CQs and doorbell page with it.

@@ -9,12 +9,14 @@ mod calibrate;
 mod gpu;
 mod launch;
 mod memory;
+mod nic;
 mod program;
 
 pub use cache::folder as cache_folder;
 pub use gpu::{Gpu, GpuInfo, Persistent};
 pub use launch::{Prepared, Resources};
 pub use memory::{GpuMemory, Pinned, Place};
+pub use nic::Registers;
 pub use program::{Launched, Module, Program, Running};
 
 use cudarc::driver::DriverError;

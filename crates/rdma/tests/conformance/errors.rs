@@ -7,7 +7,7 @@ use wire::wqe::{CtrlFlags, Data, Opcode, Raddr};
 use zerocopy::IntoBytes;
 
 use crate::pair::{LENGTH, Rig, done, expect, failed, hasty, inline, ring_attr};
-use crate::rig::{bytes, kinds};
+use crate::rig::{Kind, bytes, kinds, kinds_and_devices};
 
 /// Opcode, opmod, segments (`None`: what the body takes), body.
 struct Bad(u8, u8, Option<u8>, Vec<u8>);
@@ -152,8 +152,21 @@ fn each_check_has_its_entry_and_the_rest_is_flushed() {
         ),
         ("receive too short", |r| bad(Opcode::Send, r.data(0, 65)), Check::RemoteTooSmall),
     ];
-    for kind in &kinds() {
+    for kind in &kinds_and_devices() {
         for (name, make, check) in cases {
+            // What else a NIC checks in its clients' WQEs, and in which order, is its own affair; and hardware's two keys
+            // are one.
+            let is_everybodys = matches!(
+                check,
+                Check::LocalKey
+                    | Check::LocalBounds
+                    | Check::RemoteKey
+                    | Check::RemoteBounds
+                    | Check::RemotePermission
+            ) && !name.contains("for an");
+            if matches!(kind, Kind::Mlx5) && !is_everybodys {
+                continue;
+            }
             let mut rig = Rig::new(kind);
             let receive = Data::new(rig.remote.address + 1024, 64, rig.remote.lkey);
             rig.far.post_receive(&receive);
@@ -182,7 +195,11 @@ fn each_check_has_its_entry_and_the_rest_is_flushed() {
                 "{name} on {kind:?}: sent after an error"
             );
             let cause = rig.world.nic(0).cause(qpn).unwrap();
-            assert!(cause.contains(check.text()), "{name} on {kind:?}: {cause}");
+            let text = match kind {
+                Kind::Mlx5 => check.syndrome().name(),
+                _ => check.text(),
+            };
+            assert!(cause.contains(text), "{name} on {kind:?}: {cause}");
             // What is posted later is flushed, too.
             let last = rig.put(528);
             rig.near.ring();

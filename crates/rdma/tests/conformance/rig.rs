@@ -1,9 +1,13 @@
 //! A pair of NICs of some kind, and queue pairs that are posted to byte by byte.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{CudaError, Gpu};
+use rdma::ibv::Asked;
+use rdma::mlx5::Mlx5Nic;
 use rdma::soft_gpu::EngineOn;
 use rdma::{
     Access, ConnectAttr, CqKind, DcTarget, Destination, Memory, Nic, Place, Places, QueuePair,
@@ -26,6 +30,8 @@ pub enum Kind {
     Gpu(Arc<Gpu>),
     /// The engine on a GPU, everything in pinned host memory.
     Pinned(Arc<Gpu>),
+    /// A ConnectX behind libmlx5, or what plays one (`gicbench nic exec`): its clock is the real one, and nobody steps it.
+    Mlx5,
 }
 
 /// Every kind that can be had here; what can't is said, once.
@@ -48,6 +54,22 @@ pub fn kinds() -> Vec<Kind> {
     kinds
 }
 
+/// Every kind that can be had here, a ConnectX among them.
+pub fn kinds_and_devices() -> Vec<Kind> {
+    static DEVICE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    let is_there = *DEVICE.get_or_init(|| match Mlx5Nic::open(&Asked::default()) {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(std::env::var_os("GICBENCH_REQUIRE_MLX5").is_none(), "{error}");
+            skip(&format!("a ConnectX: {error}"));
+            false
+        }
+    });
+    let mut kinds = kinds();
+    kinds.extend(is_there.then_some(Kind::Mlx5));
+    kinds
+}
+
 /// How long nothing has changed where a GPU's NIC is done; under a sanitizer it takes longer to do something.
 fn patience() -> Duration {
     let asked = std::env::var("CONFORMANCE_PATIENCE_MS").ok().and_then(|ms| ms.parse().ok());
@@ -67,11 +89,14 @@ fn skip(what: &str) {
 enum Fabric {
     Cpu(soft::Fabric),
     Device(soft_gpu::Fabric),
+    Mlx5(Arc<Mlx5Nic>),
 }
 
 pub struct World {
     pub kind: Kind,
     fabric: Fabric,
+    /// What the CQs of each queue pair held when a device was last done.
+    left: RefCell<HashMap<u32, Vec<u8>>>,
 }
 
 impl World {
@@ -89,32 +114,35 @@ impl World {
                 device(EngineOn::Host { driver: soft::Engine::Stepped, clock: Clock::Virtual })
             }
             Kind::Gpu(gpu) | Kind::Pinned(gpu) => device(EngineOn::Gpu(Arc::clone(gpu), 4)),
+            Kind::Mlx5 => Fabric::Mlx5(Mlx5Nic::open(&Asked::default()).unwrap()),
         };
-        Self { kind: kind.clone(), fabric }
+        Self { kind: kind.clone(), fabric, left: RefCell::default() }
     }
 
     /// Of a fabric that somebody else opened.
     pub fn of(kind: Kind, fabric: soft_gpu::Fabric) -> Self {
-        Self { kind, fabric: Fabric::Device(fabric) }
+        Self { kind, fabric: Fabric::Device(fabric), left: RefCell::default() }
     }
 
     pub fn nic(&self, side: usize) -> &dyn Nic {
         match &self.fabric {
             Fabric::Cpu(fabric) => &**fabric.nic(side),
             Fabric::Device(fabric) => &**fabric.nic(side),
+            // Both ends are one port.
+            Fabric::Mlx5(nic) => &**nic,
         }
     }
 
     pub fn device_nic(&self, side: usize) -> Option<&soft_gpu::SoftGpuNic> {
         match &self.fabric {
-            Fabric::Cpu(_) => None,
+            Fabric::Cpu(_) | Fabric::Mlx5(_) => None,
             Fabric::Device(fabric) => Some(fabric.nic(side)),
         }
     }
 
     pub fn place(&self) -> Place {
         match &self.kind {
-            Kind::Cpu | Kind::Host => Place::Host,
+            Kind::Cpu | Kind::Host | Kind::Mlx5 => Place::Host,
             Kind::Gpu(gpu) => Place::Gpu(Arc::clone(gpu)),
             Kind::Pinned(gpu) => Place::Pinned(Arc::clone(gpu)),
         }
@@ -137,11 +165,20 @@ impl World {
     /// A connected pair.
     pub fn pair(&self, attr: &QueuePairAttr, connect: &ConnectAttr) -> [Queue; 2] {
         let pair = [0, 1].map(|side| self.queue(side, attr));
+        let connect = &self.patient(connect);
         for side in [0, 1] {
             let to = Destination { nic: self.nic(1 - side).address(), qpn: pair[1 - side].qp.qpn };
             self.nic(side).connect(&pair[side].qp, to, connect).unwrap();
         }
         pair
+    }
+
+    /// Attributes whose timeout hardware, or a busy machine, can keep.
+    pub fn patient(&self, connect: &ConnectAttr) -> ConnectAttr {
+        match self.kind {
+            Kind::Mlx5 => ConnectAttr { timeout: connect.timeout.max(14), ..*connect },
+            _ => *connect,
+        }
     }
 
     pub fn target(&self, side: usize, key: u64, access: Access) -> DcTarget {
@@ -174,6 +211,25 @@ impl World {
                 }
             }
             running.stop().unwrap();
+            return;
+        }
+        if let Kind::Mlx5 = self.kind {
+            // It is done when something has come, and then nothing more for some time.
+            let end = Instant::now() + Duration::from_secs(20);
+            let mut since = None::<Instant>;
+            while since.is_none_or(|at| at.elapsed() < Duration::from_millis(60)) {
+                assert!(Instant::now() < end, "nothing completes");
+                for queue in queues {
+                    let raw = queue.raw();
+                    let mut left = self.left.borrow_mut();
+                    // At first, what a new CQ holds.
+                    let left = left.entry(queue.qp.qpn).or_insert_with(|| vec![0xff; raw.len()]);
+                    if *left != raw {
+                        (*left, since) = (raw, Some(Instant::now()));
+                    }
+                }
+                std::thread::yield_now();
+            }
             return;
         }
         let mut idle = 0;
