@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, V
 use crate::axes::{AXES, AxisId, Value};
 use crate::cpus::EngineChoice;
 use crate::decode::DecodeArgs;
+use crate::hardware::NicOptions;
 use crate::nic_exec::NicAction;
 use crate::quantity::{Bytes, parse_duration};
 use crate::ranks::RanksArgs;
@@ -79,9 +80,12 @@ pub struct RunArgs {
     /// Who runs the device code: auto, host, cuda
     #[arg(long, value_name = "LIST")]
     pub submitter: Option<String>,
-    /// Who executes the WQEs: auto, soft, soft-gpu, mlx5
+    /// Who executes the WQEs: auto, soft, soft-gpu, mlx5, verbs
     #[arg(long, value_name = "LIST")]
     pub nic: Option<String>,
+    /// Which port of a real NIC.
+    #[command(flatten)]
+    pub nic_options: NicOptions,
     /// Smallest payload; K, M and G are powers of two
     #[arg(short = 'b', value_name = "MIN", allow_hyphen_values = true)]
     pub min: Option<String>,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::{Assignment, Cpus, EngineChoice};
 use crate::experiments::Limits;
+use crate::hardware::NicOptions;
 use crate::point::PointError;
 use crate::ranks::Team;
 
@@ -26,6 +27,9 @@ pub struct Settings {
     /// Where libraries are that are measured beside, as `NAME=DIR`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_paths: Vec<String>,
+    /// Which port of a real NIC.
+    #[serde(flatten)]
+    pub nic: NicOptions,
 }
 
 /// Ctrl-C, as a flag that any thread may look at. Clones share the flag.
@@ -116,6 +120,11 @@ impl RunContext {
     /// Where libraries are that are measured beside, as `NAME=DIR`.
     pub fn peer_paths(&self) -> &[String] {
         &self.settings.peer_paths
+    }
+
+    /// Which port of a real NIC was asked for.
+    pub fn nic_options(&self) -> &NicOptions {
+        &self.settings.nic
     }
 
     /// Operations before the counted ones.
@@ -259,6 +268,7 @@ mod tests {
             deadline_s,
             engine: EngineChoice::Auto,
             peer_paths: Vec::new(),
+            nic: NicOptions::default(),
         };
         RunContext::new(
             settings,

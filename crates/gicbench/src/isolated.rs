@@ -304,6 +304,7 @@ mod tests {
             deadline_s: 0.1,
             engine: Default::default(),
             peer_paths: Vec::new(),
+            nic: Default::default(),
         }
     }
 

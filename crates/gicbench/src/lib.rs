@@ -15,6 +15,7 @@ pub mod exit;
 pub mod experiments;
 pub mod export;
 pub mod gpu;
+pub mod hardware;
 pub mod isolated;
 pub mod list;
 pub mod machine;

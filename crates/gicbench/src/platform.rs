@@ -69,6 +69,10 @@ impl Platform {
                 Err("no mlx5 device here (none in /sys/class/infiniband)".to_owned())
             }
             Nic::Mlx5 => Err("not in this build yet".to_owned()),
+            Nic::Verbs if self.rdma_devices.is_empty() => {
+                Err("no RDMA device here (none in /sys/class/infiniband)".to_owned())
+            }
+            Nic::Verbs => rdma::ibv::verbs().map(drop).map_err(|error| error.to_string()),
         }
     }
 
@@ -111,6 +115,7 @@ mod tests {
             (bare.submitter(Submitter::Cuda), "NVIDIA GPU"),
             (bare.nic(Nic::SoftGpu), "NVIDIA GPU"),
             (bare.nic(Nic::Mlx5), "mlx5"),
+            (bare.nic(Nic::Verbs), "RDMA device"),
         ] {
             assert!(result.unwrap_err().contains(missing));
         }

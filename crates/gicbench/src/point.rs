@@ -136,6 +136,8 @@ named! {
     SoftGpu = "soft-gpu",
     /// A real ConnectX.
     Mlx5 = "mlx5",
+    /// Any RDMA device through libibverbs, for transports that post by the CPU.
+    Verbs = "verbs",
     /// Nobody: what is posted is taken and never executed, and the submit side is alone.
     None = "none",
 }

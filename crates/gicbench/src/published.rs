@@ -254,7 +254,10 @@ pub fn stand_in(point: &Point, metric: Metric) -> Option<String> {
         Nic::Soft => Some("software NIC on CPU threads"),
         Nic::SoftGpu => Some("software NIC on the GPU"),
         Nic::None => Some("nobody executes: the submit side alone"),
-        Nic::Mlx5 => None,
+        Nic::Mlx5 | Nic::Verbs if crate::hardware::is_nic_exec() => {
+            Some("software NIC behind a real driver (nic exec)")
+        }
+        Nic::Mlx5 | Nic::Verbs => None,
     };
     let nic = nic.filter(|_| submitter.is_some() || !metric.is_submitters_own());
     match (submitter, nic) {

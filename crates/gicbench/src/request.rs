@@ -83,6 +83,7 @@ impl Request {
             deadline_s: deadline_for(longest.unwrap_or_default()).as_secs_f64(),
             engine: Default::default(),
             peer_paths: Vec::new(),
+            nic: Default::default(),
         };
         Ok(Request {
             suite: suite.to_owned(),
@@ -106,6 +107,7 @@ fn settings(args: &RunArgs, base: Settings) -> Result<Settings, UsageError> {
     let peer_paths = peer::paths(&words)?.absolute().words();
     Ok(Settings {
         peer_paths,
+        nic: args.nic_options.clone().or(base.nic),
         check: args.check.map_or(base.check, |check| check == OnOff::On),
         seed: args.seed.unwrap_or(base.seed),
         deadline_s: args.deadline.map_or(base.deadline_s, |deadline| deadline.as_secs_f64()),

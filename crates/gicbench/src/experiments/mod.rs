@@ -10,6 +10,7 @@ mod bandwidth;
 mod batching;
 mod clock;
 mod completed;
+mod devices;
 mod gda;
 mod handoff;
 mod inline;

@@ -480,6 +480,11 @@ fn connect(near: &Arc<dyn Nic>, far: &dyn Nic, attr: &ProxyAttr) -> Result<Proxy
         mini_proxy::ProxyError::IdleWorkers { .. }
         | mini_proxy::ProxyError::Chain { .. }
         | mini_proxy::ProxyError::SignalEvery { .. } => PointError::not_run(error.to_string()),
+        // What the NIC can't do.
+        mini_proxy::ProxyError::Nic {
+            source: rdma::Error::QueuesClosed { .. } | rdma::Error::Lacks { .. },
+            ..
+        } => PointError::not_run(error.to_string()),
         other => broke(other),
     })
 }

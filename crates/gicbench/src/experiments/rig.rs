@@ -23,6 +23,7 @@ use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::cpus::{Assignment, EngineMode};
 use crate::gpu;
+use crate::hardware::Hardware;
 use crate::measurement::{self, Measurement, MemoryKind, Placement};
 use crate::point::{self, Point, PointError, Submitter};
 
@@ -63,6 +64,8 @@ pub(super) type Ends = [Arc<dyn Nic>; 2];
 pub(super) enum Nics {
     Soft(Fabric),
     SoftGpu(soft_gpu::Fabric),
+    /// A device of this machine.
+    Device(Hardware),
     /// Nobody: the queues are a software NIC's that never runs.
     None(#[allow(dead_code, reason = "kept for its queues")] Fabric),
 }
@@ -222,6 +225,7 @@ impl Rig {
             point::Nic::Mlx5 => {
                 return Err(PointError::not_run("NIC mlx5 is not in this build yet"));
             }
+            point::Nic::Verbs => super::devices::by_verbs(ctx, point, seat.gpu.as_ref(), need)?,
         };
         seat.rig(nics, ends, None)
     }
@@ -328,7 +332,7 @@ impl Rig {
     pub fn virtual_now(&self) -> u64 {
         match &self.nics {
             Nics::Soft(fabric) | Nics::None(fabric) => fabric.engine().now(),
-            Nics::SoftGpu(_) => 0,
+            Nics::SoftGpu(_) | Nics::Device(_) => 0,
         }
     }
 
@@ -489,7 +493,7 @@ impl Rig {
         let observer = match self.nic {
             point::Nic::Soft => Observer::Cpu,
             point::Nic::SoftGpu => Observer::ThisGpu,
-            point::Nic::Mlx5 | point::Nic::None => Observer::PcieDevice,
+            point::Nic::Mlx5 | point::Nic::Verbs | point::Nic::None => Observer::PcieDevice,
         };
         let memory = |kind| match kind {
             MemoryKind::Host => MemoryPlace::Host,
@@ -577,6 +581,9 @@ impl Rig {
                     "ranks of one machine spin on the same CPUs: they wait for each other's turns";
                 measurement = measurement.detail("ranks_over_cores", note);
             }
+        }
+        if let Nics::Device(hardware) = &self.nics {
+            measurement = hardware.described(measurement);
         }
         measurement.detail("nic_findings", findings.len() as u64)
     }

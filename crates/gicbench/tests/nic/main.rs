@@ -3,6 +3,8 @@
 // Helpers of tests are exempt as the tests are, which the lints don't see.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
 
+mod verbs;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -15,8 +15,10 @@ use rdma::Nic;
 use rdma::remote::{RemoteNic, Side};
 use rdma::soft::{Fabric, FabricAttr, SharedLink};
 
+use super::devices::open_verbs;
 use super::rig::{Ends, Need, Nics, broke};
 use crate::context::RunContext;
+use crate::hardware::{Hardware, NicOptions};
 use crate::point::{self, Point, PointError};
 use crate::ranks::protocol::{Answer, Call, Launch, Open, Reply};
 use crate::ranks::{PROMPT, Team, reachable, unexpected};
@@ -101,6 +103,7 @@ fn own(
     point: &Point,
     link: &Link<'_>,
     attr: &FabricAttr,
+    options: &NicOptions,
 ) -> Result<(Nics, Arc<dyn Nic>), PointError> {
     match point.nic {
         point::Nic::Soft => {
@@ -111,6 +114,10 @@ fn own(
             let fabric = Fabric::open_linked(id, end.map_err(broke)?, attr).map_err(broke)?;
             let nic = Arc::clone(fabric.nic(0)) as Arc<dyn Nic>;
             Ok((Nics::Soft(fabric), nic))
+        }
+        point::Nic::Verbs => {
+            let nic = open_verbs(options, point, None, false)?;
+            Ok((Nics::Device(Hardware::new(nic.port())), nic))
         }
         nic => Err(PointError::not_run(format!("NIC {nic} does not reach another rank"))),
     }
@@ -131,7 +138,7 @@ pub(super) fn near(
         ));
     }
     let link = SharedLink::create().map_err(broke)?;
-    let (nics, nic) = own(point, &Link::Near(&link), attr)?;
+    let (nics, nic) = own(point, &Link::Near(&link), attr, ctx.nic_options())?;
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
     let side = Arc::new(Side::new(Arc::clone(&nic), None));
     let json = |error: serde_json::Error| PointError::failed(error.to_string());

@@ -1,0 +1,48 @@
+//! Devices of this machine under a rig.
+
+use std::sync::Arc;
+
+use device::cuda::Gpu;
+use rdma::verbs::VerbsNic;
+
+use super::rig::{Ends, Need, Nics, broke};
+use crate::context::RunContext;
+use crate::hardware::{Hardware, NicOptions};
+use crate::point::{Point, PointError, Transport};
+
+/// Both sides on one port of a device, each with an open device of its own.
+pub(super) fn by_verbs(
+    ctx: &RunContext,
+    point: &Point,
+    gpu: Option<&Arc<Gpu>>,
+    need: &Need,
+) -> Result<(Nics, Ends), PointError> {
+    let near = open_verbs(ctx.nic_options(), point, gpu, need.virtual_time)?;
+    let far = open_verbs(ctx.nic_options(), point, gpu, need.virtual_time)?;
+    Ok((Nics::Device(Hardware::new(near.port())), [near, far]))
+}
+
+/// A device by libibverbs, for what posts by the CPU.
+pub(super) fn open_verbs(
+    options: &NicOptions,
+    point: &Point,
+    gpu: Option<&Arc<Gpu>>,
+    virtual_time: bool,
+) -> Result<Arc<VerbsNic>, PointError> {
+    if point.transport != Transport::MiniProxy {
+        return Err(PointError::not_run(format!(
+            "NIC verbs serves mini-proxy: a device's queues are its driver's own there, and {} writes WQEs itself",
+            point.transport
+        )));
+    }
+    if virtual_time {
+        return Err(PointError::not_run("NIC verbs has real time alone: use --profile none"));
+    }
+    let gpu = gpu.map(|gpu| gpu.info().pci.clone());
+    VerbsNic::open(&options.asked(gpu)).map_err(|error| match error {
+        rdma::Error::Load(_) | rdma::Error::NoPort(_) | rdma::Error::NoGid(_) => {
+            PointError::not_run(error.to_string())
+        }
+        other => broke(other),
+    })
+}
