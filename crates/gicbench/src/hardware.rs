@@ -94,6 +94,16 @@ impl Counters {
 pub struct Hardware {
     details: Vec<(&'static str, String)>,
     counters: Counters,
+    steps: Option<Steps>,
+}
+
+/// Asked when a record is written: some are taken while it is measured.
+struct Steps(Box<dyn Fn() -> Vec<String> + Send + Sync>);
+
+impl std::fmt::Debug for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Steps").field(&(self.0)()).finish()
+    }
 }
 
 impl Hardware {
@@ -105,7 +115,14 @@ impl Hardware {
         if files.device(&port.device).pci.is_none() {
             details.push(("nic_hardware", "none: a driver in software".to_owned()));
         }
-        Self { details, counters: Counters::read(files, &port.device, port.port) }
+        let counters = Counters::read(files, &port.device, port.port);
+        Self { details, counters, steps: None }
+    }
+
+    /// The steps by which what is measured was had.
+    #[must_use]
+    pub fn with_steps(self, steps: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self { steps: Some(Steps(Box::new(steps))), ..self }
     }
 
     /// Adds what the record has to say of it.
@@ -114,6 +131,10 @@ impl Hardware {
         let measurement = self.details.iter().fold(measurement, |measurement, (name, value)| {
             measurement.detail(*name, value.as_str())
         });
+        let measurement = match &self.steps {
+            Some(Steps(steps)) => measurement.detail("nic_steps", steps().join("; ")),
+            None => measurement,
+        };
         let counters = self.counters.moved();
         counters.into_iter().fold(measurement, |measurement, (name, by)| {
             measurement.detail(format!("nic_counter_{name}"), by)
