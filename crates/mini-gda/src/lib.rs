@@ -35,6 +35,7 @@
 //! ```
 
 pub mod like;
+mod progress;
 
 use std::time::Duration;
 
@@ -341,14 +342,17 @@ impl Gda {
     }
 
     /// By the queues' own indices, since they were made: 64-byte blocks that were posted, and those of them that
-    /// are known to be completed. For NICs that don't count.
+    /// completed, while nobody posts. For NICs that don't count.
     ///
     /// # Errors
     /// State in GPU memory that can't be read.
     pub fn blocks_posted_and_completed(&self) -> Result<(u64, u64), CudaError> {
-        let sums = self.states.read()?.iter().fold((0, 0), |(posted, completed), state| {
-            (posted + (state.reserved - self.start), completed + (state.consumed - self.start))
-        });
+        let states = self.states.read()?;
+        let sums =
+            states.iter().zip(&self.near).fold((0, 0), |(posted, completed), (state, qp)| {
+                let done = progress::completed(qp, state.reserved, state.consumed);
+                (posted + (state.reserved - self.start), completed + (done - self.start))
+            });
         Ok(sums)
     }
 

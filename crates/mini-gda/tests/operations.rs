@@ -114,6 +114,9 @@ fn run_all(choice: Choice, start: u64, engine: Engine) {
     assert_eq!(rig.far_word(COUNTER), 3 * LAPS);
     assert_eq!(rig.far_word(COUNTER32), 5 * LAPS);
     assert_eq!(rig.far_word(SIGNALS), LAPS, "signals: {choice:?}");
+    // The queues themselves say so, too: the last operation was waited for.
+    let (posted, completed) = rig.gda.blocks_posted_and_completed().unwrap();
+    assert_eq!(completed, posted, "{choice:?} from {start}");
     // A quiet may post a NOP of its own; nothing else was executed twice.
     let wqes = rig.wqes();
     assert!((WQES * LAPS..=(WQES + 1) * LAPS).contains(&wqes), "{wqes} WQEs: {choice:?}");

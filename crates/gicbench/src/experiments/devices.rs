@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use device::cuda::Gpu;
+use rdma::mlx5::Mlx5Nic;
 use rdma::verbs::VerbsNic;
 
 use super::rig::{Ends, Need, Nics, broke};
@@ -45,4 +46,15 @@ pub(super) fn open_verbs(
         }
         other => broke(other),
     })
+}
+
+/// A ConnectX, near to the GPU that submits.
+pub(super) fn mlx5(
+    options: &NicOptions,
+    gpu: Option<&Arc<Gpu>>,
+) -> Result<(Hardware, Arc<Mlx5Nic>), PointError> {
+    let nic =
+        Mlx5Nic::open(&options.asked(gpu.map(|gpu| gpu.info().pci.clone()))).map_err(broke)?;
+    let told = Arc::clone(&nic);
+    Ok((Hardware::new(nic.port()).with_steps(move || told.notes()), nic))
 }

@@ -19,6 +19,7 @@ use rdma::{Access, Nic, Places, Region, soft_gpu};
 use softnic::{Caps, NicConfig, Profile};
 
 use super::across::{self, Session};
+use super::devices;
 use crate::axes::AxisId;
 use crate::context::RunContext;
 use crate::cpus::{Assignment, EngineMode};
@@ -104,20 +105,20 @@ fn placement(point: &Point) -> Placement {
     };
     // A NIC inside the GPU has all in its memory. A CPU engine follows host memory, and GPU memory only by copies.
     // Where nothing executes, the doorbell goes over the bus, as a real NIC's does.
-    let (queues, rest) = match point.nic {
-        point::Nic::SoftGpu => (MemoryKind::Gpu, MemoryKind::Gpu),
-        point::Nic::None if point.submitter == Submitter::Cuda => {
-            (MemoryKind::Gpu, MemoryKind::Host)
-        }
-        _ => (MemoryKind::Host, MemoryKind::Host),
+    let by_gpu = point.submitter == Submitter::Cuda;
+    let (queues, doorbell, payload) = match point.nic {
+        point::Nic::SoftGpu => (MemoryKind::Gpu, MemoryKind::Gpu, MemoryKind::Gpu),
+        point::Nic::Mlx5 if by_gpu => (MemoryKind::Gpu, MemoryKind::Host, MemoryKind::Gpu),
+        point::Nic::None if by_gpu => (MemoryKind::Gpu, MemoryKind::Host, MemoryKind::Host),
+        _ => (MemoryKind::Host, MemoryKind::Host, MemoryKind::Host),
     };
     let queues = kind(AxisId::Queues, queues);
     Placement {
         queue: kind(AxisId::Sq, queues),
         record: kind(AxisId::Record, queues),
         cq: kind(AxisId::CqMemory, queues),
-        doorbell: kind(AxisId::DoorbellMemory, rest),
-        payload: kind(AxisId::PayloadMemory, rest),
+        doorbell: kind(AxisId::DoorbellMemory, doorbell),
+        payload: kind(AxisId::PayloadMemory, payload),
     }
 }
 
@@ -222,10 +223,19 @@ impl Rig {
                 (Nics::None(fabric), ends)
             }
             point::Nic::SoftGpu => inside(point, seat.gpu.as_ref(), need)?,
-            point::Nic::Mlx5 => {
-                return Err(PointError::not_run("NIC mlx5 is not in this build yet"));
+            point::Nic::Mlx5 if need.virtual_time => {
+                return Err(PointError::not_run(
+                    "a timing profile is a software NIC's: a ConnectX takes its own time (--profile none)",
+                ));
             }
-            point::Nic::Verbs => super::devices::by_verbs(ctx, point, seat.gpu.as_ref(), need)?,
+            point::Nic::Mlx5 => {
+                let options = ctx.nic_options();
+                let (hardware, nic) = devices::mlx5(options, seat.gpu.as_ref())?;
+                // Both ends are one port: its packets turn around in it.
+                let end = || Arc::clone(&nic) as Arc<dyn Nic>;
+                (Nics::Device(hardware), [end(), end()])
+            }
+            point::Nic::Verbs => devices::by_verbs(ctx, point, seat.gpu.as_ref(), need)?,
         };
         seat.rig(nics, ends, None)
     }

@@ -3,6 +3,7 @@
 // Helpers of tests are exempt as the tests are, which the lints don't see.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
 
+mod mlx5;
 mod verbs;
 
 use std::io::Write;

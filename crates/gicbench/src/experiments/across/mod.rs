@@ -15,7 +15,7 @@ use rdma::Nic;
 use rdma::remote::{RemoteNic, Side};
 use rdma::soft::{Fabric, FabricAttr, SharedLink};
 
-use super::devices::open_verbs;
+use super::devices;
 use super::rig::{Ends, Need, Nics, broke};
 use crate::context::RunContext;
 use crate::hardware::{Hardware, NicOptions};
@@ -115,8 +115,12 @@ fn own(
             let nic = Arc::clone(fabric.nic(0)) as Arc<dyn Nic>;
             Ok((Nics::Soft(fabric), nic))
         }
+        point::Nic::Mlx5 => {
+            let (hardware, nic) = devices::mlx5(options, None)?;
+            Ok((Nics::Device(hardware), nic))
+        }
         point::Nic::Verbs => {
-            let nic = open_verbs(options, point, None, false)?;
+            let nic = devices::open_verbs(options, point, None, false)?;
             Ok((Nics::Device(Hardware::new(nic.port())), nic))
         }
         nic => Err(PointError::not_run(format!("NIC {nic} does not reach another rank"))),
