@@ -34,7 +34,7 @@ use crate::{
 };
 use command::{DctSpec, Path};
 use dv::{Object, Opened};
-use page::Page;
+use page::{Page, Ringer};
 use port::Port;
 use queues::Pair;
 
@@ -123,7 +123,8 @@ impl Mlx5Nic {
         let (page, note) = match pages.iter().find_map(|(_, page)| page.upgrade()) {
             Some(page) if gpu.is_some() && page.is_mapped_for_gpus() => (page, None),
             _ => {
-                let (page, note) = Page::new(&self.opened, gpu)?;
+                let ringer = gpu.map_or(Ringer::Cpu, Ringer::Gpu);
+                let (page, note) = Page::new(&self.opened, ringer)?;
                 (Arc::new(page), Some(note))
             }
         };
@@ -255,30 +256,38 @@ impl Nic for Mlx5Nic {
 
     fn create_dc_target(&self, key: u64, access: Access) -> Result<DcTarget, Error> {
         let own = self.port.address();
-        let (page, _) = self.page(None, &Place::Host)?;
+        // Nobody rings at it.
+        let (page, _) = Page::new(&self.opened, Ringer::Nobody)?;
         let (cq, cqn) = queues::target_cq(&self.opened, &page, self.eqn)?;
-        let srq = self.port.shared_receives(&self.opened);
-        let srqn = match &srq {
-            Ok((_, number)) => *number,
+        let make = |srqn| {
+            let spec = DctSpec {
+                pdn: self.pdn,
+                cqn,
+                srqn,
+                key,
+                access,
+                port: self.port.route().port,
+                gid_index: self.port.route().gid_index,
+                mtu: u32::from(own.mtu),
+            };
+            Object::create(&self.opened, Opcode::CreateDct, &command::create_dct(&spec))
+        };
+        // Hardware's targets have a shared receive queue, also if nothing is ever sent to them.
+        let with = self.port.shared_receives(&self.opened).and_then(|(srq, number)| {
+            let dct = make(number)?;
+            Ok((dct, Some(srq)))
+        });
+        let (dct, srq) = match with {
+            Ok(made) => made,
             Err(why) => {
-                self.note(format!("DC target: no shared receive queue ({why}), so without one"));
-                0
+                let dct = make(0)?;
+                self.note(format!("DC target: without a shared receive queue ({why})"));
+                (dct, None)
             }
         };
-        let spec = DctSpec {
-            pdn: self.pdn,
-            cqn,
-            srqn,
-            key,
-            access,
-            port: self.port.route().port,
-            gid_index: self.port.route().gid_index,
-            mtu: u32::from(own.mtu),
-        };
-        let dct = Object::create(&self.opened, Opcode::CreateDct, &command::create_dct(&spec))?;
         let number = dct.number;
         // In this order.
-        let owner = Box::new((dct, srq.ok(), cq, page));
+        let owner = Box::new((dct, srq, cq, page));
         Ok(DcTarget { nic: own, number, key, _owner: owner })
     }
 

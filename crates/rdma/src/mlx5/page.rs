@@ -14,6 +14,14 @@ use crate::Memory;
 /// Kinds of pages, as `enum mlx5dv_uar_alloc_type` numbers them, and those that came later.
 const KINDS: [(&str, u32); 3] = [("NC_DEDICATED", 1 << 31), ("NC", 1), ("BF", 0)];
 
+/// Who rings at a page.
+#[derive(Clone, Copy)]
+pub(super) enum Ringer<'a> {
+    Cpu,
+    Gpu(&'a Arc<Gpu>),
+    Nobody,
+}
+
 /// A doorbell page, mapped for the CPU and maybe for a GPU. The mapping of the GPU goes first.
 pub(super) struct Page {
     registers: Option<Registers>,
@@ -31,20 +39,23 @@ impl Page {
         self.registers.is_some()
     }
 
-    /// A page that `gpu`, or else the CPU, rings at, and how it was had.
+    /// A page for somebody to ring at, and how it was had.
     ///
     /// A CPU's stores to a write-combining page (BF) may stay in its buffers for as long as they like unless they are
     /// flushed, which the code under test doesn't do: a CPU gets a page that isn't cached (NC), or none.
     pub(super) fn new(
         opened: &Arc<Opened>,
-        gpu: Option<&Arc<Gpu>>,
+        ringer: Ringer<'_>,
     ) -> Result<(Self, String), Mlx5Error> {
-        let kinds = if gpu.is_some() { &KINDS[..] } else { &KINDS[1..2] };
+        let (kinds, gpu, whose) = match ringer {
+            Ringer::Cpu => (&KINDS[1..2], None, "the CPU"),
+            Ringer::Gpu(gpu) => (&KINDS[..], Some(gpu), "the GPU"),
+            Ringer::Nobody => (&KINDS[1..], None, "nobody"),
+        };
         let mut tried = Vec::new();
         for (name, kind) in kinds {
             match Self::of_kind(opened, gpu, *kind) {
                 Ok(page) => {
-                    let whose = if gpu.is_some() { "the GPU" } else { "the CPU" };
                     let before = if tried.is_empty() {
                         String::new()
                     } else {
@@ -55,8 +66,7 @@ impl Page {
                 Err(why) => tried.push(format!("{name}: {why}")),
             }
         }
-        let submitter = if gpu.is_some() { "a GPU" } else { "a CPU" };
-        Err(Mlx5Error::Doorbell { submitter, tried: tried.join("; ") })
+        Err(Mlx5Error::Doorbell { submitter: whose, tried: tried.join("; ") })
     }
 
     fn of_kind(opened: &Arc<Opened>, gpu: Option<&Arc<Gpu>>, kind: u32) -> Result<Self, String> {
