@@ -48,6 +48,15 @@ pub enum Action {
     /// Software ConnectXs for programs that know nothing of them
     #[command(subcommand)]
     Nic(NicAction),
+    /// Try every step of the ways to a real NIC on this machine, and say which works
+    Selftest {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Which port.
+        #[command(flatten)]
+        nic: NicOptions,
+    },
     /// Look at this machine, and say what each finding means for a measurement
     Doctor {
         /// Print JSON

@@ -33,4 +33,5 @@ pub mod report;
 pub mod request;
 pub mod run;
 pub mod runner;
+pub mod selftest;
 pub mod usage;

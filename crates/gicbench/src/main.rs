@@ -14,7 +14,7 @@ use gicbench::nic_exec::{self, ExecError, NicAction};
 use gicbench::platform::Platform;
 use gicbench::report::{self, ReportError};
 use gicbench::run::{self, RunError};
-use gicbench::{doctor, experiments, isolated, peer};
+use gicbench::{doctor, experiments, isolated, peer, selftest};
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| {
@@ -86,6 +86,11 @@ fn act(action: &Action) -> anyhow::Result<ExitStatus> {
             std::process::exit(nic_exec::exec(args)?.into())
         }
         Action::Report(args) => Ok(report::run(args, experiments::all(), &mut out)?),
+        Action::Selftest { json, nic } => {
+            let report = selftest::examine(nic, &platform);
+            let printed = print(&mut out, *json, &report, |out| report.print(out))?;
+            Ok(if report.passed { printed } else { ExitStatus::Failed })
+        }
         Action::Doctor { json, peer_path } => {
             let paths = peer::paths(peer_path).map_err(RunError::from)?;
             let findings = doctor::examine(&platform, &paths);

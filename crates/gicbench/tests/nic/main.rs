@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
 
 mod mlx5;
+mod selftest;
 mod verbs;
 
 use std::io::Write;

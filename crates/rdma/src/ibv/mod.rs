@@ -52,6 +52,9 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         ("ibv_reg_mr_iova2", libc::EFAULT) => {
             " (memory that the kernel can't pin: GPU memory needs nvidia-peermem, or a dmabuf)"
         }
+        ("ibv_get_device_list", libc::ENOSYS) => {
+            " (the kernel offers no RDMA devices to programs: modprobe ib_uverbs; in a container, pass /dev/infiniband in)"
+        }
         ("ibv_open_device", libc::EACCES | libc::EPERM) => {
             " (may this user open /dev/infiniband/uverbs*? in a container, pass /dev/infiniband in)"
         }

@@ -24,7 +24,6 @@ use queue::{Receives, Sends};
 /// A port of an RDMA device, open.
 pub struct VerbsNic {
     port: OpenPort,
-    relaxed: bool,
     known: Arc<Known>,
 }
 
@@ -74,13 +73,43 @@ impl VerbsNic {
             first_errors: Mutex::default(),
             events: Mutex::default(),
         };
-        Arc::new(Self { port, relaxed: false, known: Arc::new(known) })
+        Arc::new(Self { port, known: Arc::new(known) })
     }
 
     /// The port that was chosen, and why.
     #[must_use]
     pub fn port(&self) -> &PortOf {
         &self.port.of
+    }
+
+    /// Registers memory whose writes the device may reorder on the bus, where kernel and device can.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn register_relaxed(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error> {
+        self.register_as(memory, access, true)
+    }
+
+    fn register_as(
+        &self,
+        memory: &Arc<Memory>,
+        access: Access,
+        relaxed: bool,
+    ) -> Result<Region, Error> {
+        let (address, bytes) = (memory.as_ptr() as u64, memory.len());
+        let access = access | Access::LOCAL_WRITE;
+        // SAFETY: the region holds its memory and is dropped before it; all access to it is atomic or from outside of
+        // Rust. GPU memory is the kernel's to accept (nvidia-peermem), and is never followed here.
+        let region = unsafe { self.port.pd.register(address, bytes, access, relaxed) }?;
+        let (lkey, rkey) = region.keys();
+        Ok(Region {
+            address,
+            length: bytes as u64,
+            lkey,
+            rkey,
+            memory: Arc::clone(memory),
+            _owner: Some(Arc::new(Registered(region, Arc::clone(memory)))),
+        })
     }
 
     fn lacks(&self, what: &'static str, why: &'static str) -> Error {
@@ -106,20 +135,7 @@ impl Nic for VerbsNic {
     }
 
     fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error> {
-        let (address, bytes) = (memory.as_ptr() as u64, memory.len());
-        let access = access | Access::LOCAL_WRITE;
-        // SAFETY: the region holds its memory and is dropped before it; all access to it is atomic or from outside of
-        // Rust. GPU memory is the kernel's to accept (nvidia-peermem), and is never followed here.
-        let region = unsafe { self.port.pd.register(address, bytes, access, self.relaxed) }?;
-        let (lkey, rkey) = region.keys();
-        Ok(Region {
-            address,
-            length: bytes as u64,
-            lkey,
-            rkey,
-            memory: Arc::clone(memory),
-            _owner: Some(Arc::new(Registered(region, Arc::clone(memory)))),
-        })
+        self.register_as(memory, access, false)
     }
 
     fn create_queue_pair(&self, attr: &QueuePairAttr) -> Result<QueuePair, Error> {

@@ -1,0 +1,61 @@
+//! `gicbench selftest`, where it has to pass and where it has to fail.
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+
+use super::{exec, skip, text};
+
+/// The report as JSON, and the exit status.
+fn report(options: &[&str], flags: &[&str]) -> (Value, Option<i32>) {
+    let gicbench = cargo_bin("gicbench");
+    let command = [&[gicbench.to_str().unwrap(), "selftest", "--json"], flags].concat();
+    let output = exec(options, &command);
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("no report: {}", text(&output)));
+    (report, output.status.code())
+}
+
+fn outcome<'a>(report: &'a Value, path: &str, name: &str) -> &'a str {
+    let steps = report["steps"].as_array().unwrap();
+    let found = steps.iter().find(|step| step["path"] == path && step["name"] == name);
+    found.unwrap_or_else(|| panic!("no step {path} {name}"))["outcome"].as_str().unwrap()
+}
+
+#[test]
+fn every_step_that_needs_no_gpu_passes_on_the_software_connectx() {
+    if let Err(error) = rdma::ibv::verbs() {
+        return skip(&error.to_string());
+    }
+    for options in [&["--link-layer", "infiniband"] as &[&str], &["--link-layer", "ethernet"]] {
+        let (report, status) = report(options, &[]);
+        assert_eq!((status, &report["passed"]), (Some(0), &Value::Bool(true)), "{report:#}");
+        assert_eq!(report["software_nic"], true);
+        assert_eq!(report["port"]["nic_device"], "mlx5_0");
+        for step in report["steps"].as_array().unwrap() {
+            let about_gpu = step["name"].as_str().unwrap().contains("GPU");
+            let due = if about_gpu && report["gpu"].is_null() { "skipped" } else { "ok" };
+            assert_eq!(step["outcome"], due, "{step:#}");
+            assert!(!step["seen"].as_str().unwrap().is_empty());
+        }
+        for path in ["verbs", "mlx5"] {
+            for name in ["loopback put", "get", "atomics", "an error on purpose"] {
+                assert_eq!(outcome(&report, path, name), "ok", "{path} {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_had_fails_by_name_and_what_needs_it_is_skipped() {
+    if let Err(error) = rdma::ibv::verbs() {
+        return skip(&error.to_string());
+    }
+    let (report, status) = report(&[], &["--device", "mlx5_9"]);
+    assert_eq!((status, &report["passed"]), (Some(1), &Value::Bool(false)), "{report:#}");
+    assert_eq!(outcome(&report, "verbs", "device and port"), "failed");
+    assert_eq!(outcome(&report, "verbs", "loopback put"), "skipped");
+    assert_eq!(outcome(&report, "mlx5", "loopback put"), "skipped");
+    let step = &report["steps"][1];
+    assert!(step["seen"].as_str().unwrap().contains("mlx5_9"), "{step}");
+    assert!(step["advice"].as_str().unwrap().contains("--device"), "{step}");
+}
