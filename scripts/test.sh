@@ -51,6 +51,20 @@ cargo clippy --workspace --all-targets --quiet -- -D warnings
 step "tests"
 cargo test --workspace --quiet
 
+# The same suite as over the NICs of this project, with the system's libmlx5 in between.
+if python3 -c 'import ctypes; ctypes.CDLL("libmlx5.so.1")' 2>/dev/null; then
+    step "conformance over libmlx5, on the software ConnectX"
+    conformance=$(cargo test -p rdma --test conformance --no-run --message-format=json --quiet |
+        python3 -c 'import json, sys
+for line in sys.stdin:
+    if path := json.loads(line).get("executable"): print(path)')
+    for layer in infiniband ethernet; do
+        GICBENCH_REQUIRE_MLX5=1 target/debug/gicbench nic exec --link-layer "$layer" -- "$conformance" --quiet cases:: errors::
+    done
+else
+    echo "conformance over libmlx5: it isn't installed" | tee -a "$skips"
+fi
+
 if [ -x scripts/tsan.sh ]; then
     step "ThreadSanitizer on the host build of the device code"
     scripts/tsan.sh

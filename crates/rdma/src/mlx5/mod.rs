@@ -134,6 +134,13 @@ impl Mlx5Nic {
         Ok((page, memory))
     }
 
+    /// Async events so far.
+    fn events(&self) -> Vec<String> {
+        let mut events = lock(&self.events);
+        events.extend(self.port.context().events());
+        events.clone()
+    }
+
     fn pair(&self, qpn: u32) -> Option<Arc<Pair>> {
         let mut pairs = lock(&self.pairs);
         pairs.retain(|pair| pair.strong_count() > 0);
@@ -302,9 +309,7 @@ impl Nic for Mlx5Nic {
 
     fn findings(&self) -> Result<Vec<String>, Error> {
         // Hardware says what its clients do wrong by completions and, beside them, by events.
-        let mut events = lock(&self.events);
-        events.extend(self.port.context().events());
-        Ok(events.clone())
+        Ok(self.events())
     }
 
     fn completed(&self) -> Result<Option<u64>, Error> {
@@ -337,6 +342,11 @@ impl Nic for Mlx5Nic {
         const ERROR: u64 = 6;
         let is_in_error = qpc::STATE.within(query_qp::QPC).get(&answer) == ERROR;
         is_in_error.then(|| "the queue pair is in ERROR; its CQ doesn't hold the cause".to_owned())
+    }
+
+    fn gone(&self) -> Option<String> {
+        // `IBV_EVENT_DEVICE_FATAL`, in the library's words.
+        self.events().into_iter().find(|event| event.contains("local catastrophic error"))
     }
 
     fn relax(&self, spins: u32) {
