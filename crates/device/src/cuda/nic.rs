@@ -50,7 +50,7 @@ impl Gpu {
     ///
     /// # Errors
     /// A driver that doesn't register such memory: `PeerMappingOverride=1` of the kernel module (`RegistryDwords`), or more
-    /// rights, may be what it lacks.
+    /// rights, may be what it lacks. Memory that only plays registers isn't I/O memory, and is registered as what it is.
     ///
     /// # Safety
     /// `page` is a mapping of whole pages that lives as long as what is returned.
@@ -60,13 +60,14 @@ impl Gpu {
         bytes: usize,
     ) -> Result<Registers, CudaError> {
         self.enter()?;
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE
-            | sys::CU_MEMHOSTREGISTER_DEVICEMAP
-            | sys::CU_MEMHOSTREGISTER_IOMEMORY;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let host: *mut c_void = page.as_ptr().cast();
-        // SAFETY: the context is current; the caller keeps the mapping.
-        unsafe { sys::cuMemHostRegister_v2(host, bytes, flags) }
-            .result()
+        let register = |flags| {
+            // SAFETY: the context is current; the caller keeps the mapping.
+            unsafe { sys::cuMemHostRegister_v2(host, bytes, flags) }.result()
+        };
+        register(flags | sys::CU_MEMHOSTREGISTER_IOMEMORY)
+            .or_else(|refused| register(flags).map_err(|_| refused))
             .map_err(CudaError::of("cuMemHostRegister (IOMEMORY)"))?;
         let mut registers = Registers { gpu: Arc::clone(self), host: page, device: 0 };
         // SAFETY: just registered; there is room for the answer.
