@@ -240,7 +240,8 @@ fn path_fields(way: &Path) -> Vec<(Field, u64)> {
     let gid = u128::from_be_bytes(way.peer.gid);
     let [a, b, c, d, e, f] = way.mac;
     fields.extend([
-        (path(ads::GRH), 1),
+        // On Ethernet the route is always there, and the bit has no meaning.
+        (path(ads::GRH), u64::from(way.peer.lid != 0)),
         (path(ads::SRC_ADDR_INDEX), way.gid_index.into()),
         (path(ads::HOP_LIMIT), HOPS),
         (path(ads::RGID_HIGH), (gid >> 64) as u64),
@@ -302,17 +303,22 @@ mod tests {
     fn a_path_is_a_lid_or_a_gid_with_a_mac() {
         let gid = std::net::Ipv4Addr::new(192, 168, 130, 1).to_ipv6_mapped().octets();
         let attr = ConnectAttr::default();
-        for (peer, lid, grh, mac) in [
-            (Address { lid: 9, gid, mtu: 0 }, 9, 0, 0),
-            (Address { lid: 0, gid, mtu: 0 }, 0, 1, 0x0102),
+        // The last subnet wants a global route in every packet.
+        for (peer, always, [lid, grh, index, mac]) in [
+            (Address { lid: 9, gid, mtu: 0 }, false, [9, 0, 0, 0]),
+            (Address { lid: 0, gid, mtu: 0 }, false, [0, 0, 3, 0x0102]),
+            (Address { lid: 9, gid, mtu: 0 }, true, [9, 1, 3, 0x0102]),
         ] {
-            let [init, rtr, rts] = connect(0x42, Transport::Rc, 0x43, &way(peer), &attr);
+            let way = way(peer);
+            let way = Path { is_global: way.is_global || always, ..way };
+            let [init, rtr, rts] = connect(0x42, Transport::Rc, 0x43, &way, &attr);
             let of = |(_, command): &(Opcode, Vec<u8>), field: Field| {
                 field.within(modify_qp::QPC).get(command)
             };
             assert_eq!(init.0, Opcode::Rst2InitQp);
             assert_eq!((of(&init, qpc::RAE), of(&init, qpc::ATOMIC_MODE)), (1, 3));
             assert_eq!((of(&rtr, path(ads::RLID)), of(&rtr, path(ads::GRH))), (lid, grh));
+            assert_eq!(of(&rtr, path(ads::SRC_ADDR_INDEX)), index);
             assert_eq!(of(&rtr, path(ads::RMAC_HIGH)), mac);
             assert_eq!((of(&rtr, qpc::MTU), of(&rtr, qpc::REMOTE_QPN)), (3, 0x43));
             assert_eq!(of(&rts, path(ads::ACK_TIMEOUT)), 14);
