@@ -2,7 +2,7 @@
 //!
 //! What a transport asks of a NIC is here: open it, register memory, make queue pairs whose queues lie in
 //! memory that the transport can hand to device code, connect them. Which NIC executes the WQEs ([`soft`]: the
-//! software ConnectX; [`soft_gpu`]: its data path as device code) is not known on the other side of this interface.
+//! software ConnectX; [`soft_gpu`]: its data path as device code; [`mlx5`]: a ConnectX; [`verbs`]: any device) is not known on the other side of this interface.
 //! What is posted, and when, stays out.
 
 mod address;
