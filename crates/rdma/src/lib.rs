@@ -1,8 +1,9 @@
 //! One small interface to a NIC, and its implementations.
 //!
 //! What a transport asks of a NIC is here: open it, register memory, make queue pairs whose queues lie in
-//! memory that the transport can hand to device code, connect them. Which NIC executes the WQEs ([`soft`]: the
-//! software ConnectX; [`soft_gpu`]: its data path as device code; [`mlx5`]: a ConnectX; [`verbs`]: any device) is not known on the other side of this interface.
+//! memory that the transport can hand to device code, connect them. Which NIC executes the WQEs is not known on the
+//! other side of this interface: [`soft`], the software ConnectX; [`soft_gpu`], its data path as device code;
+//! [`mlx5`], a ConnectX; [`verbs`], any RDMA device, posted to by the CPU alone.
 //! What is posted, and when, stays out.
 
 mod address;
