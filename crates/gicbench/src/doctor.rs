@@ -1,10 +1,14 @@
 //! `gicbench doctor`: what there is on this machine, what it means for a measurement, and what to do.
 
+mod devices;
+
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rdma::sysfs::Sysfs;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -30,7 +34,7 @@ pub enum Level {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What was looked at.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// How much it matters.
     pub level: Level,
     /// What was seen.
@@ -66,6 +70,11 @@ pub fn examine(platform: &Platform, paths: &peers::Paths) -> Vec<Finding> {
     findings.push(nvcc());
     findings.extend(peers::all().map(|adapter| library(adapter, paths)));
     findings.push(rdma(platform));
+    findings.extend(devices::examine(
+        &Sysfs::system(),
+        &devices::Real { gpu: platform.submitter(Submitter::Cuda).and_then(|()| gpu::open()).ok() },
+        read("/proc/driver/nvidia/version").as_deref(),
+    ));
     findings.push(libraries(
         "libibverbs",
         &["libibverbs.so.1"],
@@ -106,8 +115,19 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-fn finding(name: &'static str, level: Level, seen: impl Into<String>, meaning: &str) -> Finding {
-    Finding { name, level, seen: seen.into(), meaning: meaning.to_owned(), advice: None }
+fn finding(
+    name: impl Into<Cow<'static, str>>,
+    level: Level,
+    seen: impl Into<String>,
+    meaning: &str,
+) -> Finding {
+    Finding {
+        name: name.into(),
+        level,
+        seen: seen.into(),
+        meaning: meaning.to_owned(),
+        advice: None,
+    }
 }
 
 impl Finding {
@@ -409,7 +429,12 @@ fn rdma(platform: &Platform) -> Finding {
         .advise("run on a machine with a ConnectX; in a container, pass /dev/infiniband in")
     } else {
         let devices = platform.rdma_devices.join(", ");
-        finding("RDMA devices", Level::Ok, devices, "a real NIC is here")
+        if crate::hardware::is_nic_exec() {
+            let meaning =
+                "software ConnectXs of `nic exec`: what follows is theirs, and no hardware's";
+            return finding("RDMA devices", Level::Note, devices, meaning);
+        }
+        finding("RDMA devices", Level::Ok, devices, "RDMA devices are here")
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Device {
     pub firmware: Option<String>,
     /// Which card it is.
     pub board: Option<String>,
+    /// PCI vendor, such as `0x15b3`.
+    pub vendor: Option<String>,
     /// Where it is; none for one without hardware, such as Soft-RoCE.
     pub pci: Option<Pci>,
     /// Speed and width of its PCIe link, and the most that it can have.
@@ -109,6 +111,7 @@ impl Sysfs {
             name: name.to_owned(),
             firmware: read(&folder.join("fw_ver")),
             board: read(&folder.join("board_id")),
+            vendor: read(&pci.join("vendor")),
             pcie: link("current").zip(link("max")),
             pci: place(&pci),
             ports,
@@ -164,6 +167,28 @@ impl Sysfs {
             }
         }
         all
+    }
+
+    /// Whether a device may reorder its writes on the bus: the *Enable Relaxed Ordering* bit of its PCI Express capability's
+    /// Device Control register (PCI Express Base Specification). None where this user can't read so far.
+    #[must_use]
+    pub fn relaxed_ordering(&self, pci: &Pci) -> Option<bool> {
+        let folder =
+            pci.path.iter().fold(self.root.join("devices"), |folder, part| folder.join(part));
+        let config = std::fs::read(folder.join("config")).ok()?;
+        let byte = |at: usize| config.get(at).copied();
+        let mut at = usize::from(byte(0x34)? & !3);
+        // As many capabilities as the page has room for.
+        for _ in 0..48 {
+            if at < 0x40 {
+                return None;
+            }
+            if byte(at)? == 0x10 {
+                return Some(byte(at + 8)? & 0x10 != 0);
+            }
+            at = usize::from(byte(at + 1)? & !3);
+        }
+        None
     }
 
     /// Whether a kernel module is loaded.

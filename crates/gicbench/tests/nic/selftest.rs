@@ -59,3 +59,29 @@ fn what_cannot_be_had_fails_by_name_and_what_needs_it_is_skipped() {
     assert!(step["seen"].as_str().unwrap().contains("mlx5_9"), "{step}");
     assert!(step["advice"].as_str().unwrap().contains("--device"), "{step}");
 }
+
+#[test]
+fn doctor_says_what_each_device_and_port_is_and_that_they_are_software() {
+    let gicbench = cargo_bin("gicbench");
+    let command = [gicbench.to_str().unwrap(), "doctor", "--json"];
+    let output = exec(&["--devices", "2", "--link-layer", "ethernet"], &command);
+    let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let seen = |name: &str| {
+        let all = findings.as_array().unwrap();
+        let found = all.iter().find(|one| one["name"] == name);
+        let found = found.unwrap_or_else(|| panic!("{name}: {findings:#}"));
+        format!("{} {} {}", found["level"], found["seen"], found["meaning"])
+    };
+    for (name, words) in [
+        ("RDMA devices", "software ConnectXs"),
+        ("mlx5_0", "firmware 28."),
+        ("mlx5_1", "at 0000:71:00.0"),
+        ("mlx5_1:1", "RoCE v2, 3 is used"),
+    ] {
+        assert!(seen(name).contains(words), "{words} in {}", seen(name));
+    }
+    if rdma::ibv::verbs().is_ok() {
+        assert!(seen("mlx5_0:1").contains("MTU 4096"), "{}", seen("mlx5_0:1"));
+        assert!(seen("mlx5_0 doorbell").contains("for the CPU"), "{}", seen("mlx5_0 doorbell"));
+    }
+}
