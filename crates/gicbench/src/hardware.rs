@@ -131,9 +131,11 @@ impl Hardware {
         let measurement = self.details.iter().fold(measurement, |measurement, (name, value)| {
             measurement.detail(*name, value.as_str())
         });
-        let measurement = match &self.steps {
-            Some(Steps(steps)) => measurement.detail("nic_steps", steps().join("; ")),
-            None => measurement,
+        let steps = self.steps.as_ref().map(|Steps(steps)| steps()).unwrap_or_default();
+        let measurement = if steps.is_empty() {
+            measurement
+        } else {
+            measurement.detail("nic_steps", steps.join("; "))
         };
         let counters = self.counters.moved();
         counters.into_iter().fold(measurement, |measurement, (name, by)| {

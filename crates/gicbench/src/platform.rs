@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use rdma::sysfs::Sysfs;
+
 use crate::gpu;
 use crate::point::{Nic, Submitter};
 
@@ -65,7 +67,7 @@ impl Platform {
         match nic {
             Nic::Soft | Nic::None => Ok(()),
             Nic::SoftGpu => self.cuda(),
-            Nic::Mlx5 if !self.rdma_devices.iter().any(|name| name.starts_with("mlx5")) => {
+            Nic::Mlx5 if !self.rdma_devices.iter().any(|name| is_mlx5(name)) => {
                 Err("no mlx5 device here (none in /sys/class/infiniband)".to_owned())
             }
             Nic::Mlx5 => Ok(()),
@@ -87,6 +89,13 @@ impl Platform {
         let order = [Nic::Mlx5, Nic::Soft];
         order.into_iter().find(|one| self.nic(*one).is_ok()).unwrap_or(Nic::Soft)
     }
+}
+
+/// Whether libmlx5 drives a device: by its name, or, if it is named after its place on the bus, by the kernel's driver.
+fn is_mlx5(name: &str) -> bool {
+    let by_driver =
+        || Sysfs::system().device(name).driver.is_some_and(|driver| driver == "mlx5_core");
+    name.starts_with("mlx5") || by_driver()
 }
 
 /// The names in a directory, sorted; none if it can't be read.

@@ -35,6 +35,8 @@ pub struct Device {
     pub firmware: Option<String>,
     /// Which card it is.
     pub board: Option<String>,
+    /// The kernel's driver, such as `mlx5_core`.
+    pub driver: Option<String>,
     /// PCI vendor, such as `0x15b3`.
     pub vendor: Option<String>,
     /// Where it is; none for one without hardware, such as Soft-RoCE.
@@ -111,6 +113,9 @@ impl Sysfs {
             name: name.to_owned(),
             firmware: read(&folder.join("fw_ver")),
             board: read(&folder.join("board_id")),
+            driver: std::fs::read_link(pci.join("driver"))
+                .ok()
+                .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
             vendor: read(&pci.join("vendor")),
             pcie: link("current").zip(link("max")),
             pci: place(&pci),

@@ -54,6 +54,10 @@ fn a_device_says_what_it_is_where_it_is_and_what_its_ports_are() {
             ("class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence", "7"),
             ("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "100"),
             ("class/infiniband/mlx5_0/ports/1/counters/odd", "N/A (not a number)"),
+            (
+                "devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0/driver",
+                "-> ../../../../bus/pci/drivers/mlx5_core",
+            ),
             ("class/infiniband/rxe0/ports/1/state", "1: DOWN"),
             ("devices/system/node/node1/cpulist", "16-31"),
             ("module/nvidia_peermem/version", "1"),
@@ -62,6 +66,7 @@ fn a_device_says_what_it_is_where_it_is_and_what_its_ports_are() {
     let files = Sysfs::at(&root);
     let [known, bare] = &files.devices()[..] else { unreachable!("two devices") };
     assert_eq!((known.name.as_str(), known.firmware.as_deref()), ("mlx5_0", Some("28.39.1002")));
+    assert_eq!((known.driver.as_deref(), &bare.driver), (Some("mlx5_core"), &None));
     let pci = known.pci.as_ref().unwrap();
     assert_eq!((pci.address.as_str(), pci.numa), ("0000:3b:00.0", Some(1)));
     assert_eq!(pci.path, ["pci0000:3a", "0000:3a:01.0", "0000:3b:00.0"]);

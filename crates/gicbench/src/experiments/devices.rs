@@ -20,7 +20,9 @@ pub(super) fn by_verbs(
 ) -> Result<(Nics, Ends), PointError> {
     let near = open_verbs(ctx.nic_options(), point, gpu, need.virtual_time)?;
     let far = open_verbs(ctx.nic_options(), point, gpu, need.virtual_time)?;
-    Ok((Nics::Device(Hardware::new(near.port())), [near, far]))
+    let told = Arc::clone(&near);
+    let hardware = Hardware::new(near.port()).with_steps(move || told.notes());
+    Ok((Nics::Device(hardware), [near, far]))
 }
 
 /// A device by libibverbs, for what posts by the CPU.

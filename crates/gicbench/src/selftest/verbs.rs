@@ -83,9 +83,14 @@ pub(super) fn run(
     match gpu {
         Err(why) => steps.skip(&[GPU], why),
         Ok(gpu) => {
-            let advice = "load nvidia-peermem (modprobe nvidia-peermem); --nic mlx5 can use a dmabuf instead";
+            let advice = "a dmabuf needs the open kernel modules of driver 515 or newer and kernel 5.12; otherwise modprobe \
+                          nvidia-peermem";
             let place = Place::Gpu(Arc::clone(gpu));
-            steps.step(GPU, advice, || registered(rdma::memory(&place, 2 << 20)));
+            steps.step(GPU, advice, || {
+                near.allocate(&place, 2 << 20, Access::all())
+                    .map(|_| ((), near.notes().join("; ")))
+                    .map_err(|error| said(&error))
+            });
         }
     }
     let made = steps.step(QUEUES, "is the device out of queue pairs? rdma resource show", || {

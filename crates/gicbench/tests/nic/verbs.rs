@@ -85,6 +85,35 @@ fn mini_proxy_measures_the_same_over_verbs_as_over_the_software_nic() {
 }
 
 #[test]
+fn two_ranks_put_over_verbs_and_find_their_data() {
+    if !has_libibverbs() {
+        return;
+    }
+    let gicbench = cargo_bin("gicbench");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let run = format!(
+        "{} run latency --transport mini-proxy --submitter host --nic verbs --profile none -n 32 -w 4 --force --json {path}",
+        gicbench.display()
+    );
+    for (options, port) in LINKS.into_iter().zip([18640, 18641]) {
+        let script = format!(
+            "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}; RANK=1 {run} & RANK=0 {run}; near=$?; \
+             wait $!; far=$?; [ $near = 0 ] && [ $far = 0 ]"
+        );
+        let output = exec(options, &["sh", "-c", &script]);
+        assert!(output.status.success(), "{options:?}: {}", text(&output));
+        let record: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let rows = record["measurements"].as_array().unwrap();
+        assert!(rows.len() > 4, "{record}");
+        for row in rows {
+            assert_eq!((&row["wrong"], &row["details"]["remote_rank"]), (&0.into(), &1.into()));
+            assert_eq!(row["details"]["nic_device"], "mlx5_0");
+        }
+    }
+}
+
+#[test]
 fn ports_are_named_by_flags_and_wrong_ones_are_refused_with_what_there_is() {
     if !has_libibverbs() {
         return;

@@ -19,7 +19,7 @@ pub struct Asked {
     pub mtu: Option<u32>,
     /// PCI address of the GPU that submits.
     pub gpu: Option<String>,
-    /// The device's name has to begin so: what a driver's own path can use.
+    /// The kernel's driver, or the device's name, has to begin so: what a driver's own path can use.
     pub driver: Option<&'static str>,
 }
 
@@ -191,7 +191,13 @@ fn candidates(asked: &Asked) -> Result<(Vec<Candidate>, Vec<Arc<Context>>), Erro
     let (mut candidates, mut contexts) = (Vec::new(), Vec::new());
     let mut failed = None;
     for name in device_names()? {
-        if asked.driver.is_some_and(|driver| !name.starts_with(driver))
+        let known = files.device(&name);
+        let is_of = |driver: &str| {
+            // A device may be named after its place on the bus.
+            name.starts_with(driver)
+                || known.driver.as_ref().is_some_and(|one| one.starts_with(driver))
+        };
+        if !asked.driver.is_none_or(is_of)
             || asked.port.device.as_ref().is_some_and(|device| *device != name)
         {
             continue;
@@ -204,7 +210,6 @@ fn candidates(asked: &Asked) -> Result<(Vec<Candidate>, Vec<Arc<Context>>), Erro
                 continue;
             }
         };
-        let known = files.device(&name);
         let distance = gpu.as_ref().zip(known.pci.as_ref()).map(|(a, b)| sysfs::distance(a, b));
         for number in 1..=context.attr()?.phys_port_cnt {
             let port = context.port(number)?;

@@ -14,7 +14,7 @@ use crate::{Error, Memory, memory};
 const PIECE: usize = 2 << 20;
 
 /// Memory for a NIC, of at least so many bytes.
-pub(super) fn memory_for_nic(place: &Place, bytes: usize) -> Result<Arc<Memory>, Error> {
+pub(crate) fn memory_for_nic(place: &Place, bytes: usize) -> Result<Arc<Memory>, Error> {
     match place {
         Place::Gpu(_) => memory(place, bytes.max(1).next_multiple_of(PIECE)),
         _ => memory(place, bytes),
@@ -22,7 +22,7 @@ pub(super) fn memory_for_nic(place: &Place, bytes: usize) -> Result<Arc<Memory>,
 }
 
 /// The GPU of a place.
-pub(super) fn gpu_of(place: &Place) -> Option<&Arc<Gpu>> {
+pub(crate) fn gpu_of(place: &Place) -> Option<&Arc<Gpu>> {
     match place {
         Place::Host => None,
         Place::Pinned(gpu) | Place::Gpu(gpu) => Some(gpu),
@@ -30,7 +30,7 @@ pub(super) fn gpu_of(place: &Place) -> Option<&Arc<Gpu>> {
 }
 
 /// Gives GPU memory to the NIC by the first way that works. Says which it was, and why not another.
-pub(super) fn give<T>(
+pub(crate) fn give<T>(
     what: &'static str,
     memory: &Memory,
     gpu: Option<&Arc<Gpu>>,

@@ -12,7 +12,7 @@
 mod command;
 mod dv;
 mod error;
-mod gpu;
+pub(crate) mod gpu;
 mod page;
 mod port;
 mod queues;

@@ -9,11 +9,13 @@ mod queue;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use device::cuda::Gpu;
 use softnic::{Access, Memory};
 
 use crate::ibv::{
     Asked, CompletionQueue, Context, MemoryRegion, OpenPort, PortOf, QueuePairHandle, ffi,
 };
+use crate::mlx5::gpu;
 use crate::post::{INLINE_MAX, ReceiveQueue, SendQueue};
 use crate::{
     Address, Areas, ConnectAttr, CqKind, DcTarget, Destination, Error, Nic, Place, QueuePair,
@@ -24,6 +26,7 @@ use queue::{Receives, Sends};
 /// A port of an RDMA device, open.
 pub struct VerbsNic {
     port: OpenPort,
+    notes: Mutex<Vec<String>>,
     known: Arc<Known>,
 }
 
@@ -73,7 +76,7 @@ impl VerbsNic {
             first_errors: Mutex::default(),
             events: Mutex::default(),
         };
-        Arc::new(Self { port, known: Arc::new(known) })
+        Arc::new(Self { port, notes: Mutex::default(), known: Arc::new(known) })
     }
 
     /// The port that was chosen, and why.
@@ -90,26 +93,72 @@ impl VerbsNic {
         self.register_as(memory, access, true)
     }
 
+    /// Which ways to GPU memory were tried, and how they ended. For records.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        lock(&self.notes).clone()
+    }
+
     fn register_as(
         &self,
         memory: &Arc<Memory>,
         access: Access,
         relaxed: bool,
     ) -> Result<Region, Error> {
-        let (address, bytes) = (memory.as_ptr() as u64, memory.len());
+        let by_address = || self.by_address(memory, access, relaxed);
+        if memory.is_mapped() {
+            return Ok(Self::region(by_address()?, memory, memory.len()));
+        }
+        self.register_of_gpu(memory, memory.len(), access, None)
+    }
+
+    fn by_address(
+        &self,
+        memory: &Arc<Memory>,
+        access: Access,
+        relaxed: bool,
+    ) -> Result<MemoryRegion, Error> {
         let access = access | Access::LOCAL_WRITE;
         // SAFETY: the region holds its memory and is dropped before it; all access to it is atomic or from outside of
         // Rust. GPU memory is the kernel's to accept (nvidia-peermem), and is never followed here.
-        let region = unsafe { self.port.pd.register(address, bytes, access, relaxed) }?;
+        unsafe { self.port.pd.register(memory.as_ptr() as u64, memory.len(), access, relaxed) }
+    }
+
+    fn register_of_gpu(
+        &self,
+        memory: &Arc<Memory>,
+        bytes: usize,
+        access: Access,
+        gpu: Option<&Arc<Gpu>>,
+    ) -> Result<Region, Error> {
+        let access = access | Access::LOCAL_WRITE;
+        let (region, note) = gpu::give(
+            "payload",
+            memory,
+            gpu,
+            |dmabuf| {
+                let address = memory.as_ptr() as u64;
+                self.port.pd.register_dmabuf(dmabuf, 0, memory.len(), address, access)
+            },
+            || self.by_address(memory, access, false),
+        )?;
+        let mut notes = lock(&self.notes);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+        Ok(Self::region(region, memory, bytes))
+    }
+
+    fn region(region: MemoryRegion, memory: &Arc<Memory>, bytes: usize) -> Region {
         let (lkey, rkey) = region.keys();
-        Ok(Region {
-            address,
+        Region {
+            address: memory.as_ptr() as u64,
             length: bytes as u64,
             lkey,
             rkey,
             memory: Arc::clone(memory),
             _owner: Some(Arc::new(Registered(region, Arc::clone(memory)))),
-        })
+        }
     }
 
     fn lacks(&self, what: &'static str, why: &'static str) -> Error {
@@ -136,6 +185,14 @@ impl Nic for VerbsNic {
 
     fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<Region, Error> {
         self.register_as(memory, access, false)
+    }
+
+    fn allocate(&self, place: &Place, bytes: usize, access: Access) -> Result<Region, Error> {
+        let memory = gpu::memory_for_nic(place, bytes)?;
+        if memory.is_mapped() {
+            return self.register_as(&memory, access, false);
+        }
+        self.register_of_gpu(&memory, bytes, access, gpu::gpu_of(place))
     }
 
     fn create_queue_pair(&self, attr: &QueuePairAttr) -> Result<QueuePair, Error> {
