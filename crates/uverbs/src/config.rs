@@ -67,8 +67,10 @@ impl DeviceConfig {
     pub const MOST: u16 = 16;
     /// The kernel's number of a ConnectX-7.
     pub const PART: u32 = 4129;
-    /// Mellanox.
+    /// Mellanox, on PCI.
     pub const VENDOR: u32 = 0x15b3;
+    /// Mellanox, as verbs tell it: its first OUI.
+    pub const VENDOR_OUI: u32 = 0x2c9;
     /// Firmware version, as three numbers.
     pub const FIRMWARE: [u16; 3] = [28, 39, 1002];
     /// Path MTU's code: 4096 bytes.

@@ -124,7 +124,7 @@ fn the_device_and_its_port_are_described() {
         let host = host(link_layer);
         let mut client = Client::ready(&host);
         let device = client.write(1, &[0; 8], 176).unwrap();
-        assert_eq!((u32_at(&device, 40), u32_at(&device, 44)), (0x15b3, 4129));
+        assert_eq!((u32_at(&device, 40), u32_at(&device, 44)), (0x2c9, 4129));
         let mut ask = vec![0; 16];
         ask[8] = 1;
         let port = client.write(2, &ask, 40).unwrap();

@@ -244,7 +244,7 @@ fn attributes(device: &DeviceConfig) -> QueryDeviceResp {
         sys_image_guid: DeviceConfig { index: 0, ..*device }.guid(),
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_ffff_ffff_f000,
-        vendor_id: DeviceConfig::VENDOR,
+        vendor_id: DeviceConfig::VENDOR_OUI,
         vendor_part_id: DeviceConfig::PART,
         max_qp: 1024,
         max_qp_wr: 1 << 15,

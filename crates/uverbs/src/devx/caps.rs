@@ -2,7 +2,8 @@
 
 use softnic::Caps;
 use wire::devx::{
-    OP_MOD, Opcode, SHORT, atomic_cap, cap, query_hca_cap, query_roce_address, roce_cap,
+    OP_MOD, Opcode, SHORT, atomic_cap, cap, query_hca_cap, query_hca_vport_context,
+    query_roce_address, roce_cap,
 };
 
 use super::{Fail, Mailbox, Refusal};
@@ -22,6 +23,7 @@ pub(super) fn answer(
     match opcode {
         Some(Opcode::QueryHcaCap) => query_caps(device, caps, mailbox),
         Some(Opcode::QueryRoceAddress) => query_address(device, mailbox),
+        Some(Opcode::QueryHcaVportContext) => query_port(device, mailbox),
         Some(Opcode::Nop) => Ok(mailbox.answer(SHORT, SHORT)?),
         _ => Err(Refusal::Unsupported.into()),
     }
@@ -29,7 +31,9 @@ pub(super) fn answer(
 
 fn query_caps(device: &DeviceConfig, caps: &Caps, mailbox: &Mailbox<'_>) -> Result<Vec<u8>, Fail> {
     use query_hca_cap::page;
-    let mut answer = mailbox.answer(SHORT, query_hca_cap::OUT)?;
+    // A page is cut to the room that there is: programs ask for its first half alone.
+    mailbox.answer(SHORT, SHORT)?;
+    let mut answer = vec![0; query_hca_cap::OUT];
     let capability = &mut answer[query_hca_cap::CAPABILITY as usize / 8..];
     // What is in force and the most that may be are the same: nothing can be set.
     match mailbox.get32(OP_MOD) >> 1 {
@@ -106,6 +110,32 @@ fn roce(device: &DeviceConfig, page: &mut [u8]) {
     roce_cap::R_ROCE_MIN_SRC_UDP_PORT.set(page, 0xc000);
     roce_cap::R_ROCE_MAX_SRC_UDP_PORT.set(page, 0xffff);
     roce_cap::ROCE_ADDRESS_TABLE_SIZE.set(page, device.gid_table() as u64);
+}
+
+fn query_port(device: &DeviceConfig, mailbox: &Mailbox<'_>) -> Result<Vec<u8>, Fail> {
+    use query_hca_vport_context as port;
+    let mut answer = mailbox.answer(SHORT, port::OUT)?;
+    if device.link_layer != LinkLayer::InfiniBand {
+        return Err(Refusal::Unsupported.into());
+    }
+    if mailbox.get(port::PORT_NUM) > 1 || mailbox.get(port::OTHER_VPORT) != 0 {
+        return Err(Refusal::Port.into());
+    }
+    let guid = u64::from_be_bytes(device.guid());
+    let system = u64::from_be_bytes(DeviceConfig { index: 0, ..*device }.guid());
+    for (field, value) in [
+        (port::PORT_PHYSICAL_STATE, 5),
+        (port::PORT_STATE, 4),
+        (port::VPORT_STATE, 4),
+        (port::SYSTEM_IMAGE_GUID, system),
+        (port::PORT_GUID, guid),
+        (port::NODE_GUID, guid),
+        (port::LID, u64::from(device.lid())),
+        (port::SM_LID, 1),
+    ] {
+        field.set(&mut answer, value);
+    }
+    Ok(answer)
 }
 
 fn query_address(device: &DeviceConfig, mailbox: &Mailbox<'_>) -> Result<Vec<u8>, Fail> {

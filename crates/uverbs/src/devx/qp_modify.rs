@@ -177,7 +177,8 @@ fn check(
     match opcode {
         Opcode::Rst2InitQp => {
             holds(path(ads::VHCA_PORT_NUM).get(context) == 1, Refusal::Port)?;
-            holds(qpc::PM_STATE.get32(context) == qpc::MIGRATED, Refusal::Migration)
+            // Programs leave it at 0, too.
+            holds(matches!(qpc::PM_STATE.get32(context), 0 | qpc::MIGRATED), Refusal::Migration)
         }
         Opcode::Init2RtrQp => {
             let mtu = qpc::MTU.get(context);

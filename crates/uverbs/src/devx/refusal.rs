@@ -76,7 +76,7 @@ refusals! {
     /// Address.
     Path = 26, BadParam, "the path names no peer as the port's link layer does: a LID, or on Ethernet a GID and a source index";
     /// Migration.
-    Migration = 27, BadParam, "path migration isn't supported: pm_state has to say that the path has migrated";
+    Migration = 27, BadParam, "path migration isn't supported: pm_state says that the path has migrated, or nothing";
     /// Full.
     Full = 28, NoResources, "the device has no room for another";
     /// Longest message.

@@ -42,6 +42,9 @@ fn the_capabilities_are_those_of_the_data_path() {
             assert_eq!(cap(field), value, "{field:?}");
         }
     }
+    // The first half of a page alone.
+    let half = side.general(Opcode::QueryHcaCap, 1, 16 + 256).unwrap();
+    assert_eq!(cap::RC.within(query_hca_cap::CAPABILITY).get(&half), 1);
     let page = side.general(Opcode::QueryHcaCap, 4 << 1, query_hca_cap::OUT).unwrap();
     let port = roce_cap::R_ROCE_DEST_UDP_PORT.within(query_hca_cap::CAPABILITY);
     assert_eq!(port.get(&page), 4791);
@@ -53,10 +56,21 @@ fn the_capabilities_are_those_of_the_data_path() {
 }
 
 #[test]
+fn a_port_of_infiniband_says_its_lid_and_one_of_ethernet_nothing() {
+    use wire::devx::query_hca_vport_context as port;
+    let mut side = Side::new(LinkLayer::InfiniBand);
+    let answer = side.general(Opcode::QueryHcaVportContext, 0, port::OUT).unwrap();
+    assert_eq!((port::LID.get(&answer), port::PORT_STATE.get(&answer)), (1, 4));
+    let mut side = Side::new(LinkLayer::Ethernet);
+    let refused = side.general(Opcode::QueryHcaVportContext, 0, port::OUT);
+    assert_eq!(refused, Err(Errno::EREMOTEIO));
+}
+
+#[test]
 fn general_commands_are_refused_by_whoever_should() {
     for (layer, opcode, op_mod, room, expected) in [
         (LinkLayer::Ethernet, Opcode::CreateQp, 0, 4112, Errno::EINVAL),
-        (LinkLayer::Ethernet, Opcode::QueryHcaCap, 0, 4111, Errno::EREMOTEIO),
+        (LinkLayer::Ethernet, Opcode::QueryRoceAddress, 0, 47, Errno::EREMOTEIO),
         (LinkLayer::Ethernet, Opcode::QueryHcaCap, 0, 15, Errno::EINVAL),
         (LinkLayer::Ethernet, Opcode::QueryHcaCap, 0x7f << 1, 4112, Errno::EREMOTEIO),
         // A device of InfiniBand says nothing of RoCE.

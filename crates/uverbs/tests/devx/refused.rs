@@ -107,7 +107,7 @@ fn states_are_passed_through_in_order_and_with_what_can_be() {
             &[
                 ("port", &[(path(ads::VHCA_PORT_NUM), 2)], Status::BadParam),
                 ("partition", &[(path(ads::PKEY_INDEX), 128)], Status::BadParam),
-                ("migration", &[(qp(qpc::PM_STATE), 0)], Status::BadParam),
+                ("migration", &[(qp(qpc::PM_STATE), 1)], Status::BadParam),
                 ("atomics without a mode", &[(qp(qpc::ATOMIC_MODE), 0)], Status::BadParam),
                 ("later", &[(OPCODE, Opcode::Rtr2RtsQp as u64)], Status::BadQpState),
             ],

@@ -192,6 +192,35 @@ pub mod query_roce_address {
     }
 }
 
+/// `QUERY_HCA_VPORT_CONTEXT`: a port of InfiniBand.
+pub mod query_hca_vport_context {
+    use super::Field;
+    /// Bytes of the answer.
+    pub const OUT: usize = 16 + 512;
+    fields! {
+        /// Of another function.
+        OTHER_VPORT = 0x40, 1;
+        /// Which port; 0 is the function's own.
+        PORT_NUM = 0x4c, 4;
+        /// The answer: physical state; 5: link up.
+        PORT_PHYSICAL_STATE = 0x190, 4;
+        /// The port's state; 4: active.
+        PORT_STATE = 0x198, 4;
+        /// The function's.
+        VPORT_STATE = 0x19c, 4;
+        /// GUIDs.
+        SYSTEM_IMAGE_GUID = 0x1c0, 64;
+        /// The port's.
+        PORT_GUID = 0x200, 64;
+        /// The node's.
+        NODE_GUID = 0x240, 64;
+        /// Its LID.
+        LID = 0x360, 16;
+        /// The subnet manager's.
+        SM_LID = 0x380, 16;
+    }
+}
+
 /// `CREATE_CQ`.
 pub mod create_cq {
     use super::Field;
