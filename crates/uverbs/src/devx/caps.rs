@@ -41,7 +41,14 @@ fn query_caps(device: &DeviceConfig, caps: &Caps, mailbox: &Mailbox<'_>) -> Resu
         page::ATOMIC => atomic(capability),
         page::ROCE if device.link_layer == LinkLayer::Ethernet => roce(device, capability),
         // Nothing of what these may say is there.
-        page::ODP | page::GENERAL_2 => {}
+        page::ODP
+        | page::NIC_FLOW_TABLE
+        | page::ESWITCH_FLOW_TABLE
+        | page::ESWITCH
+        | page::QOS
+        | page::DEVICE_MEMORY
+        | page::CRYPTO
+        | page::GENERAL_2 => {}
         _ => return Err(Refusal::Page.into()),
     }
     Ok(answer)

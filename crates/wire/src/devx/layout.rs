@@ -43,6 +43,18 @@ pub mod query_hca_cap {
         pub const ATOMIC: u32 = 3;
         /// RoCE.
         pub const ROCE: u32 = 4;
+        /// Flow tables of the function.
+        pub const NIC_FLOW_TABLE: u32 = 7;
+        /// Flow tables of the switch.
+        pub const ESWITCH_FLOW_TABLE: u32 = 8;
+        /// The switch.
+        pub const ESWITCH: u32 = 9;
+        /// Rates and shares.
+        pub const QOS: u32 = 0xc;
+        /// Memory of the device's own.
+        pub const DEVICE_MEMORY: u32 = 0xf;
+        /// Encryption.
+        pub const CRYPTO: u32 = 0x1a;
         /// The device, continued.
         pub const GENERAL_2: u32 = 0x20;
     }
