@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::measurement::Measurement;
 
+/// The detail of records whose device has no hardware.
+pub const IN_SOFTWARE: &str = "nic_hardware";
+
 /// Which port of which device; what isn't said is chosen, and the choice is in the record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub struct NicOptions {
@@ -113,7 +116,7 @@ impl Hardware {
         let files = Sysfs::system();
         let mut details = port.details();
         if files.device(&port.device).pci.is_none() {
-            details.push(("nic_hardware", "none: a driver in software".to_owned()));
+            details.push((IN_SOFTWARE, "none: a driver in software".to_owned()));
         }
         let counters = Counters::read(files, &port.device, port.port);
         Self { details, counters, steps: None }

@@ -241,13 +241,14 @@ fn leaf<'a>(table: &'a toml::Table, key: &str) -> Option<&'a toml::Value> {
 /// Whether a measurement is of the same thing as a published figure: a real GPU's own times, and
 /// everything on real hardware; never a stand-in's.
 fn comparable(point: &Point, metric: Metric) -> bool {
-    stand_in(point, metric).is_none()
+    stand_in(point, metric, false).is_none()
 }
 
 /// What stands in for hardware in a measurement, in words; none where nothing does.
 ///
-/// A time that the submitter alone sets is real on a real GPU, whatever executes the WQEs.
-pub fn stand_in(point: &Point, metric: Metric) -> Option<String> {
+/// A time that the submitter alone sets is real on a real GPU, whatever executes the WQEs. `in_software`: the device that
+/// was opened has no hardware.
+pub fn stand_in(point: &Point, metric: Metric, in_software: bool) -> Option<String> {
     let submitter =
         (point.submitter == Submitter::Host).then_some("CPU threads in place of GPU threads");
     let nic = match point.nic {
@@ -257,7 +258,7 @@ pub fn stand_in(point: &Point, metric: Metric) -> Option<String> {
         Nic::Mlx5 | Nic::Verbs if crate::hardware::is_nic_exec() => {
             Some("software NIC behind a real driver (nic exec)")
         }
-        Nic::Mlx5 | Nic::Verbs => None,
+        Nic::Mlx5 | Nic::Verbs => in_software.then_some("RDMA driver in software"),
     };
     let nic = nic.filter(|_| submitter.is_some() || !metric.is_submitters_own());
     match (submitter, nic) {
@@ -349,7 +350,18 @@ mod tests {
             (Submitter::Cuda, Nic::Mlx5, Rate, true),
         ] {
             let point = point("latency", Transport::MiniGda, submitter, nic, PLAIN_PUT);
-            assert_eq!(stand_in(&point, metric).is_none(), real, "{submitter} {nic} {metric}");
+            assert_eq!(
+                stand_in(&point, metric, false).is_none(),
+                real,
+                "{submitter} {nic} {metric}"
+            );
+            // A driver without hardware is no NIC, and hides behind no other one.
+            let soft = !real || (nic == Nic::Mlx5 && !metric.is_submitters_own());
+            assert_eq!(
+                stand_in(&point, metric, true).is_some(),
+                soft,
+                "{submitter} {nic} {metric}"
+            );
             if let Some(reference) = Published::embedded().unwrap().lookup(&point, metric) {
                 assert_eq!(reference.comparable, real);
             }

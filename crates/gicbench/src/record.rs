@@ -12,6 +12,7 @@ use stats::{Histogram, Sorted, StatsError};
 use crate::context::Settings;
 use crate::cpus::Assignment;
 use crate::experiments::Limits;
+use crate::hardware::IN_SOFTWARE;
 use crate::machine::{Machine, Software};
 use crate::measurement::{Clock, Measurement, Placement};
 use crate::plan::Planned;
@@ -233,7 +234,12 @@ impl Row {
             Some(_) => sorted.quantile_interval(0.5, CONFIDENCE)?,
             None => None,
         };
-        let stand_in_why = stand_in(&planned.point, metric);
+        let in_software = measurement.details.contains_key(IN_SOFTWARE);
+        let stand_in_why = stand_in(&planned.point, metric, in_software);
+        let reference = published.lookup(&planned.point, metric).map(|reference| Reference {
+            comparable: reference.comparable && stand_in_why.is_none(),
+            ..reference
+        });
         Ok(Row {
             point: PointId::of(planned),
             placement: measurement.placement,
@@ -260,7 +266,7 @@ impl Row {
             stand_in_why,
             unsafe_mode: measurement.unsafe_mode,
             cut_short,
-            reference: published.lookup(&planned.point, metric),
+            reference,
             histogram: Distribution {
                 growth: histogram.growth(),
                 not_positive: histogram.not_positive(),
