@@ -321,12 +321,11 @@ pub(crate) fn flush(qp: &mut Qp, budget: &mut u32, sink: &mut Sink<'_>) -> bool 
         sink.completed += 1;
     }
     let (qpn, cq, user_index) = (qp.qpn, qp.recv_cq, qp.user_index);
-    let Some(rq) = &mut qp.rq else { return true };
-    if let Some(receiving) = qp.responder.receiving.take()
-        && receiving.capacity > 0
-    {
+    let half = [qp.responder.receiving.take(), qp.responder.spare.take()];
+    for receiving in half.into_iter().flatten().filter(|receiving| receiving.is_posted) {
         flush_receive(sink.cqs, cq, (qpn, user_index), receiving.index);
     }
+    let Some(rq) = &mut qp.rq else { return true };
     while rq.refresh() {
         if *budget == 0 {
             return false;

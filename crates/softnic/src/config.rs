@@ -50,6 +50,8 @@ pub struct Caps {
     pub max_dcts: u32,
     /// Connections that DC targets keep at once, over all DCTs.
     pub max_dc_contexts: u32,
+    /// Shared receive queues (at most 65536).
+    pub max_srqs: u32,
     /// Completion queues.
     pub max_cqs: u32,
     /// Memory regions.
@@ -77,6 +79,7 @@ impl Default for Caps {
             max_qps: 256,
             max_dcts: 64,
             max_dc_contexts: 256,
+            max_srqs: 64,
             max_cqs: 256,
             max_mrs: 1024,
             max_pds: 64,
@@ -102,6 +105,10 @@ pub struct UarId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub(crate) u32);
 
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqId(pub(crate) u32);
+
 macro_rules! numbers {
     ($($id:ident, $what:literal;)*) => {$(
         impl $id {
@@ -123,6 +130,7 @@ numbers! {
     PdId, "a protection domain";
     UarId, "a doorbell page";
     CqId, "a completion queue";
+    SrqId, "a shared receive queue";
 }
 
 impl CqId {
@@ -189,6 +197,27 @@ pub enum QpKind {
     Rc,
     /// Dynamically connected initiator: every WQE names its target.
     Dci,
+    /// Unreliable connection: nothing is acknowledged, and what is lost is lost.
+    Uc,
+    /// Unreliable datagrams: every WQE names its target, and a message is one packet.
+    Ud,
+    /// The sending half of an extended reliable connection: every WQE names a shared receive queue at the peer.
+    XrcInitiator,
+    /// The receiving half of one.
+    XrcTarget,
+}
+
+impl QpKind {
+    /// Whether requests are acknowledged.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Self::Uc | Self::Ud)
+    }
+    /// Whether it has one peer, from the beginning to the end.
+    #[must_use]
+    pub const fn is_connected(self) -> bool {
+        !matches!(self, Self::Dci | Self::Ud)
+    }
 }
 
 /// A receive queue.
@@ -207,7 +236,7 @@ pub struct RqAttr {
 pub struct QpAttr {
     /// Protection domain.
     pub pd: PdId,
-    /// RC or DCI.
+    /// What it is.
     pub kind: QpKind,
     /// Where sends complete.
     pub send_cq: CqId,
@@ -227,6 +256,53 @@ pub struct QpAttr {
     pub max_rd_atomic: u8,
     /// The first producer index; hardware starts at 0.
     pub sq_start: u64,
+}
+
+/// What of a queue pair, or of a DC target, differs from the plain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveFormat {
+    /// Where its receives come from; it has none of its own then.
+    pub srq: Option<SrqId>,
+    /// What its completions carry, for the client to find it by (24 bits).
+    pub user_index: u32,
+}
+
+/// A shared receive queue to create.
+///
+/// Its WQEs begin with a segment that holds the next one's place (16 bits at byte 2): they are a list, taken from its head,
+/// which begins at place 0.
+#[derive(Debug)]
+pub struct SrqAttr {
+    /// Protection domain of its buffers.
+    pub pd: PdId,
+    /// The WQEs.
+    pub queue: RqAttr,
+    /// Its doorbell record, of 4 bytes: WQEs posted, ever.
+    pub record: DmaBuf,
+    /// Where receives of extended reliable connections complete, and what those completions carry (24 bits).
+    pub completions: Option<(CqId, u32)>,
+}
+
+/// How a GID is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand.
+    Ib,
+    /// RoCE over Ethernet frames.
+    RoceV1,
+    /// RoCE over UDP.
+    RoceV2,
+}
+
+/// What a NIC's port is called, as datagrams tell it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortAddress {
+    /// Its LID; 0 on Ethernet.
+    pub lid: u16,
+    /// Its GIDs, by index.
+    pub gids: Vec<([u8; 16], GidKind)>,
+    /// All datagrams have a global route header.
+    pub is_ethernet: bool,
 }
 
 /// A DC target to create.

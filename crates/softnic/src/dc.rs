@@ -17,6 +17,7 @@ use crate::packet::{Header, flag, low, op};
 use crate::placement::Pendings;
 use crate::qp::{Nak, Qp, ReceiveQueue, Responder};
 use crate::responder::{Deferred, Direct, Outcome, Target, execute, nak_code};
+use crate::srq::{Srq, queue_of};
 use crate::table::Table;
 
 /// Set in a number's index when it is a DCT's.
@@ -31,6 +32,9 @@ pub(crate) struct Dct {
     pub key: u64,
     pub access: Access,
     pub rq: Option<ReceiveQueue>,
+    /// The shared receive queue that it takes receives from, by index.
+    pub srq: Option<u32>,
+    pub user_index: u32,
     pub min_rnr_timer: u8,
 }
 
@@ -60,6 +64,7 @@ pub(crate) struct Bench<'a> {
     pub nic: u16,
     pub mrs: &'a Regions,
     pub cqs: &'a mut Cqs,
+    pub srqs: &'a mut Table<Srq>,
     pub pendings: &'a mut Pendings,
     pub owing: &'a mut VecDeque<u32>,
     pub now: Nanos,
@@ -168,13 +173,15 @@ impl Targets {
         if connection.broken {
             return;
         }
+        let (rq, rq_pd) = queue_of(dct.rq.as_mut(), dct.pd, dct.srq, bench.srqs);
         let target = Target {
             number: dct.number,
             pd: dct.pd,
             access: dct.access,
-            rq: dct.rq.as_mut(),
+            rq,
+            rq_pd,
             cq: dct.cq,
-            user_index: 0,
+            user_index: dct.user_index,
         };
         let responder = &mut connection.responder;
         let name = CONNECTION | at as u32;

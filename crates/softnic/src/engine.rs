@@ -1,20 +1,26 @@
 //! The NIC's work: one `step` polls doorbells, takes packets, and sends what may be sent.
 
-use crate::check::Check;
+use crate::check::{Cause, Check};
 use crate::completion::{self, Sink, on_response};
-use crate::config::{Nanos, QpKind, Qpn};
+use crate::config::{Nanos, PortAddress, QpKind, Qpn};
+use crate::cq::Cqs;
 use crate::dc::{self, Bench, CONNECTION, Connection, DCT, Destination};
 use crate::directory::Directory;
 use crate::fault::Faults;
 use crate::finding::Finding;
 use crate::link::LinkEnd;
+use crate::mr::Regions;
 use crate::nic::{Nic, split};
-use crate::packet::{Header, flag};
-use crate::qp::{NEVER, Qp, QpState};
+use crate::packet::{Header, flag, op};
+use crate::placement::Pendings;
+use crate::qp::{NEVER, Nak, Qp, QpState};
 use crate::requester::{Context, Stop, refuse, transmit};
 use crate::responder::{Air, Deferred, Direct, Outcome, Target, execute, respond};
 use crate::rng::Rng;
 use crate::small;
+use crate::srq::{Srq, queue_of};
+use crate::table::Table;
+use crate::unreliable::{take_datagram, take_packet};
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,6 +172,7 @@ impl Nic {
                             nic: self.config.id,
                             mrs: &self.mrs,
                             cqs: &mut self.cqs,
+                            srqs: &mut self.srqs,
                             pendings: &mut self.pendings,
                             owing: &mut self.owing,
                             now,
@@ -179,31 +186,23 @@ impl Nic {
                 }
                 if let Some(qp) = self.qps.get_mut(index, tag)
                     && matches!(qp.state, QpState::Rtr | QpState::Rts)
-                    && qp.kind == QpKind::Rc
-                    && qp.remote_qpn == header.src
-                    && qp.remote_nic == header.src_nic
+                    && (qp.kind == QpKind::Ud
+                        || qp.remote_qpn == header.src && qp.remote_nic == header.src_nic)
                 {
-                    let target = Target {
-                        number: qp.qpn,
-                        pd: qp.pd,
-                        access: qp.access,
-                        rq: qp.rq.as_mut(),
-                        cq: qp.recv_cq,
-                        user_index: qp.user_index,
+                    let desk = Desk {
+                        mrs: &self.mrs,
+                        cqs: &mut self.cqs,
+                        srqs: &mut self.srqs,
+                        pendings: &mut self.pendings,
+                        port: &self.port,
+                        now,
                     };
-                    let (r, mrs, cqs) = (&mut qp.responder, &self.mrs, &mut self.cqs);
-                    let outcome = if self.pendings.is_on() {
-                        let pendings = &mut self.pendings;
-                        let mut later = Deferred { pendings, connection: index, now };
-                        execute(r, target, (header, payload), mrs, cqs, &mut later, now)
-                    } else {
-                        execute(r, target, (header, payload), mrs, cqs, &mut Direct, now)
-                    };
-                    if !qp.responder.queued {
+                    let broke = take_request(qp, index, (header, payload), desk);
+                    if qp.kind.is_reliable() && !qp.responder.queued {
                         qp.responder.queued = true;
                         self.owing.push_back(index);
                     }
-                    if let Outcome::Broken(cause) = outcome {
+                    if let Some(cause) = broke {
                         qp.error.get_or_insert(cause);
                         qp.by_request = true;
                         completion::enter_error(qp);
@@ -237,6 +236,7 @@ impl Nic {
                         mtu: self.config.caps.mtu,
                         max_message: self.config.caps.max_message,
                         mrs: &self.mrs,
+                        port: &self.port,
                         now,
                         findings: &mut self.findings,
                         faults: &mut self.config.faults,
@@ -419,7 +419,82 @@ impl Nic {
     }
 }
 
-/// Turns a DC initiator that has nothing in flight to another target.
+/// What taking a request needs of the NIC.
+struct Desk<'a> {
+    mrs: &'a Regions,
+    cqs: &'a mut Cqs,
+    srqs: &'a mut Table<Srq>,
+    pendings: &'a mut Pendings,
+    port: &'a PortAddress,
+    now: Nanos,
+}
+
+/// Takes a request for a QP. The cause if that breaks it.
+#[inline]
+fn take_request(
+    qp: &mut Qp,
+    index: u32,
+    packet: (&Header, &[u8]),
+    desk: Desk<'_>,
+) -> Option<Cause> {
+    let (header, _) = packet;
+    let Desk { mrs, cqs, srqs, pendings, port, now } = desk;
+    let (kind, number, r) = (qp.kind, qp.qpn, &mut qp.responder);
+    let mut target = Target {
+        number,
+        pd: qp.pd,
+        access: qp.access,
+        rq: None,
+        rq_pd: qp.pd,
+        cq: qp.recv_cq,
+        user_index: qp.user_index,
+    };
+    if kind == QpKind::XrcTarget {
+        // The request says which queue its receive is taken from, and that says where it completes.
+        let (at, tag) = (header.generation >> 8, header.generation as u8);
+        let takes = header.op == op::SEND || header.flags & flag::IMM != 0;
+        match srqs.get_mut(at, tag) {
+            Some(Srq { queue, pd, completions: Some((cq, user_index)), .. }) => {
+                target = Target {
+                    rq: Some(queue),
+                    rq_pd: *pd,
+                    cq: *cq,
+                    user_index: *user_index,
+                    ..target
+                };
+            }
+            _ if takes => {
+                r.nak = Some(Nak::Fatal(Check::BadRequest.into()));
+                return Some(Check::BadRequest.into());
+            }
+            _ => {}
+        }
+    } else {
+        (target.rq, target.rq_pd) = queue_of(qp.rq.as_mut(), qp.pd, qp.srq, srqs);
+    }
+    if kind == QpKind::Ud {
+        return take_datagram(r, target, packet, (qp.qkey, port), mrs, cqs);
+    }
+    let mut later = Deferred { pendings, connection: index, now };
+    if kind == QpKind::Uc {
+        return if later.pendings.is_on() {
+            take_packet(r, target, packet, mrs, cqs, &mut later, now)
+        } else {
+            take_packet(r, target, packet, mrs, cqs, &mut Direct, now)
+        };
+    }
+    let outcome = if later.pendings.is_on() {
+        execute(r, target, packet, mrs, cqs, &mut later, now)
+    } else {
+        execute(r, target, packet, mrs, cqs, &mut Direct, now)
+    };
+    match outcome {
+        Outcome::Broken(cause) => Some(cause),
+        _ => None,
+    }
+}
+
+/// Turns a DC initiator that has nothing in flight, or the datagrams of a QP, to another target.
 fn turn_to(
     qp: &mut Qp,
     nic: u16,
@@ -427,7 +502,9 @@ fn turn_to(
     directory: &mut Option<Directory>,
     to: Destination,
 ) {
+    let is_dci = qp.kind == QpKind::Dci;
     if qp.destination.take().is_some()
+        && is_dci
         && let Some(link) = links.get_mut(qp.link)
     {
         dc::disconnect(qp, nic, link);
@@ -446,6 +523,12 @@ fn turn_to(
         return;
     };
     qp.link = index;
+    if !is_dci {
+        qp.remote_nic = remote;
+        qp.remote_qpn = to.dct;
+        qp.destination = Some(to);
+        return;
+    }
     // With a full lane the QP stays without a destination, and tries again at its next turn.
     dc::connect(qp, nic, link, to);
 }

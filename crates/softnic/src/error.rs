@@ -99,6 +99,9 @@ pub enum ModifyError {
         /// Its largest value.
         max: u64,
     },
+    /// There is no such shared receive queue.
+    #[error("the shared receive queue is unknown to this NIC, or was destroyed")]
+    UnknownSrq,
     /// No way to the peer.
     #[error("no link leads to NIC {remote}: connect one before the QP")]
     NoLink {

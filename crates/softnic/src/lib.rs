@@ -38,18 +38,21 @@ mod placement;
 mod profile;
 mod qp;
 mod qp_control;
+mod receive;
 mod requester;
 mod responder;
 mod rng;
 mod small;
+mod srq;
 mod table;
 mod trace;
+mod unreliable;
 mod wqe;
 
 pub use check::{Cause, Check};
 pub use config::{
-    Caps, CqAttr, CqFormat, CqId, DctAttr, MrAttr, Nanos, NicConfig, PdId, QpAttr, QpKind, Qpn,
-    RqAttr, UarId,
+    Caps, CqAttr, CqFormat, CqId, DctAttr, GidKind, MrAttr, Nanos, NicConfig, PdId, PortAddress,
+    QpAttr, QpKind, Qpn, ReceiveFormat, RqAttr, SrqAttr, SrqId, UarId,
 };
 pub use cq::CqInfo;
 pub use dma::{DmaBuf, OutOfBounds};
@@ -65,5 +68,6 @@ pub use mr::{Access, MrKeys};
 pub use nic::{Counters, Nic};
 pub use notify::Event;
 pub use profile::Profile;
-pub use qp::{Modify, QpInfo, QpState, QpUpdate};
+pub use qp::{Modify, QpInfo, QpState, QpUpdate, Sends};
+pub use srq::SrqInfo;
 pub use trace::TraceRecord;

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use wire::doorbell::{UAR_BLUEFLAME_STRIDE, UAR_PAGE, UAR_SEND};
 
-use crate::config::{CqAttr, CqFormat, CqId, MrAttr, Nanos, NicConfig, PdId, Qpn, UarId};
+use crate::config::{
+    CqAttr, CqFormat, CqId, MrAttr, Nanos, NicConfig, PdId, PortAddress, QpKind, Qpn, UarId,
+};
 use crate::cq::{Cq, CqInfo, Cqs};
 use crate::dc::Targets;
 use crate::directory::Directory;
@@ -18,6 +20,7 @@ use crate::pace::Pace;
 use crate::placement::Pendings;
 use crate::qp::{NEVER, Qp};
 use crate::rng::Rng;
+use crate::srq::Srq;
 use crate::table::Table;
 use crate::trace::{Trace, TraceRecord};
 
@@ -69,9 +72,12 @@ pub struct Nic {
     pub(crate) uar_next: usize,
     pub(crate) mrs: Regions,
     pub(crate) cqs: Cqs,
+    pub(crate) srqs: Table<Srq>,
     pub(crate) qps: Table<Qp>,
     pub(crate) targets: Targets,
     pub(crate) links: Vec<LinkEnd>,
+    /// What its port is called, as datagrams tell it.
+    pub(crate) port: PortAddress,
     /// Where DC targets are, if address vectors don't name NICs.
     pub(crate) directory: Option<Directory>,
     /// QPs with something to send or flush, by index.
@@ -130,9 +136,11 @@ impl Nic {
             uar_next: 0,
             mrs: Regions::new(caps.max_mrs),
             cqs: Cqs::new(caps.max_cqs),
+            srqs: Table::new(caps.max_srqs.min(1 << 16)),
             qps: Table::with_tags(caps.max_qps, &config.qpn_tags),
             targets: Targets::new(caps.max_dcts, &config.qpn_tags),
             links: vec![loopback(config.id)],
+            port: PortAddress { lid: config.id, ..PortAddress::default() },
             directory: None,
             active: VecDeque::with_capacity(qps),
             watching: Vec::with_capacity(qps),
@@ -212,6 +220,7 @@ impl Nic {
         if self.mrs.uses_pd(pd.0)
             || self.qps.iter().any(|(_, qp)| qp.pd == pd.0)
             || self.targets.table.iter().any(|(_, dct)| dct.pd == pd.0)
+            || self.srqs.iter().any(|(_, srq)| srq.pd == pd.0)
         {
             return Err(DestroyError::Busy { what: "protection domain" });
         }
@@ -420,6 +429,11 @@ impl Nic {
         self.forget_targets(remote);
     }
 
+    /// What its port is called, as datagrams tell it: its id is its LID, and it has no GID, if nobody says otherwise.
+    pub fn set_port(&mut self, port: PortAddress) {
+        self.port = port;
+    }
+
     /// Address vectors name ports, not NICs, from now on: of their LID the bits in `mask` count, and which NIC a target is
     /// at is [asked](Self::wanted_target).
     pub fn find_targets(&mut self, mask: u16) {
@@ -441,6 +455,9 @@ impl Nic {
 
     /// Which targets are at this NIC has to be asked again.
     pub fn forget_targets(&mut self, nic: u16) {
+        for (_, qp) in self.qps.iter_mut().filter(|(_, qp)| qp.kind == QpKind::Ud) {
+            qp.destination.take_if(|_| qp.remote_nic == nic);
+        }
         if let Some(directory) = &mut self.directory {
             directory.forget(nic);
         }

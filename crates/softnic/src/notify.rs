@@ -3,7 +3,7 @@
 use wire::doorbell::RECORD_CQ_ARM;
 
 use crate::check::Cause;
-use crate::config::{CqId, Qpn};
+use crate::config::{CqId, Qpn, SrqId};
 use crate::cq::Cq;
 use crate::error::CreateError;
 use crate::nic::Nic;
@@ -22,6 +22,21 @@ pub enum Event {
     CqError {
         /// The CQ.
         cq: CqId,
+    },
+    /// A shared receive queue has fewer receives than its limit, which is taken back.
+    SrqLimit {
+        /// The queue.
+        srq: SrqId,
+    },
+    /// A QP in ERROR takes nothing more from its shared receive queue.
+    LastReceive {
+        /// Its number.
+        qpn: Qpn,
+    },
+    /// A QP that was told to send nothing more has no send on its way any more.
+    Drained {
+        /// Its number.
+        qpn: Qpn,
     },
     /// A QP went to ERROR, and not because it was told to.
     QpError {
@@ -114,7 +129,7 @@ impl Nic {
         }
     }
 
-    /// Tells what went into error since the last call. It looks at every object: once in a while will do.
+    /// Tells what went into error, or ran low, since the last call. It looks at every object: once in a while will do.
     pub fn take_errors(&mut self, mut tell: impl FnMut(Event)) {
         let mut failed = Vec::new();
         for (index, cq) in self.cqs.table.iter_mut() {
@@ -135,6 +150,11 @@ impl Nic {
                     by_request: qp.by_request,
                 });
             }
+            if qp.state == QpState::Rts && qp.sq.is_drained() && !qp.told_drained {
+                qp.told_drained = true;
+                tell(Event::Drained { qpn: Qpn(qp.qpn) });
+            }
         }
+        self.srq_events(&mut tell);
     }
 }

@@ -32,7 +32,8 @@ pub(crate) struct Header {
     /// Immediate, as the bytes that the WQE had. Of a READ: the response packets. Of an ATOMIC: the control
     /// segment's first word.
     pub imm: u32,
-    /// The DC connection's number at its initiator; 0 of an RC.
+    /// The DC connection's number at its initiator; of a request of an extended connection, the shared receive queue's;
+    /// 0 of an RC.
     pub generation: u32,
     /// When it arrives; 0 for at once.
     pub deliver_at: u64,
@@ -66,6 +67,9 @@ pub(crate) mod op {
     pub(crate) const CONNECT: u8 = 5;
     /// A DC initiator ends a connection.
     pub(crate) const DISCONNECT: u8 = 6;
+    /// A whole message, behind 40 bytes for its route header: the Q_Key in `rkey`, its sender's LID, service level and
+    /// whether the route header is there in `va`.
+    pub(crate) const DATAGRAM: u8 = 7;
     pub(crate) const ACK: u8 = 16;
     pub(crate) const NAK: u8 = 17;
     pub(crate) const READ_RESPONSE: u8 = 18;

@@ -7,6 +7,7 @@ use crate::config::{Nanos, QpKind, Qpn};
 use crate::dc::Destination;
 use crate::dma::DmaBuf;
 use crate::mr::Access;
+use crate::srq::List;
 
 /// A QP's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,7 +92,7 @@ pub struct QpUpdate {
 pub struct QpInfo {
     /// State.
     pub state: QpState,
-    /// RC or DCI.
+    /// What it is.
     pub kind: QpKind,
     /// Next block to be fetched.
     pub sq_head: u64,
@@ -103,6 +104,20 @@ pub struct QpInfo {
     pub rq_head: u64,
     /// Why it went to ERROR, if a WQE did it.
     pub error: Option<Cause>,
+    /// Nothing more is fetched: what was fetched is done, or still on its way.
+    pub sends: Sends,
+}
+
+/// Whether a queue pair sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sends {
+    /// As its state says.
+    #[default]
+    Go,
+    /// It fetches nothing more, and waits for what it has sent.
+    Drain,
+    /// It fetches nothing more, and nothing is on its way.
+    Drained,
 }
 
 /// A WQE's bytes, read once.
@@ -205,6 +220,8 @@ pub(crate) struct SendQueue {
     pub max_rd_atomic: u8,
     /// A WQE failed locally; nothing is sent after it.
     pub stopped: bool,
+    /// Nothing more is fetched, until that is taken back.
+    pub held_back: bool,
 
     pub retry_cnt: u8,
     pub retries: u8,
@@ -257,6 +274,10 @@ impl SendQueue {
             self.deadline = now.saturating_add(self.timeout);
         }
     }
+    /// Nothing more is sent, and nothing is on its way.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.held_back && self.una == self.tail
+    }
     pub(crate) fn reset(&mut self) {
         self.head = self.start;
         self.producer = self.start;
@@ -269,6 +290,7 @@ impl SendQueue {
         self.held = false;
         self.slots_used = 0;
         self.stopped = false;
+        self.held_back = false;
         self.deadline = NEVER;
         self.not_before = 0;
     }
@@ -281,6 +303,8 @@ pub(crate) struct ReceiveQueue {
     pub log_stride: u32,
     pub head: u64,
     pub producer: u64,
+    /// Of a list, whose WQEs begin with their successor's place.
+    pub list: Option<List>,
 }
 
 /// A response that is owed.
@@ -333,6 +357,10 @@ pub(crate) struct Responder {
     pub executed_at: Nanos,
     /// The message being received.
     pub receiving: Option<Receiving>,
+    /// A receive that was taken for a message which never came to its end: the next one has it.
+    pub spare: Option<Receiving>,
+    /// The rest of a message whose packets, or receive, are missing is passed over.
+    pub skipping: bool,
     pub receive_wqe: Box<[u64; 64]>,
 }
 
@@ -344,6 +372,8 @@ pub(crate) struct Receiving {
     pub bytes: u32,
     /// Bytes that the receive WQE's segments hold.
     pub capacity: u64,
+    /// A receive WQE was taken for it.
+    pub is_posted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,6 +410,8 @@ impl Responder {
             min_rnr_timer,
             executed_at: 0,
             receiving: None,
+            spare: None,
+            skipping: false,
             receive_wqe: Box::new([0; 64]),
         }
     }
@@ -398,6 +430,7 @@ impl Responder {
         self.replays.fill(Replay::default());
         self.min_rnr_timer = timer;
         self.receiving = None;
+        self.spare = None;
     }
 }
 
@@ -417,6 +450,10 @@ pub(crate) struct Qp {
     pub link: usize,
     pub sq: SendQueue,
     pub rq: Option<ReceiveQueue>,
+    /// The shared receive queue that it takes receives from, by index.
+    pub srq: Option<u32>,
+    /// What datagrams to it must know.
+    pub qkey: u32,
     pub responder: Responder,
     /// The connection's number of a DC initiator; 0 of an RC.
     pub generation: u32,
@@ -428,6 +465,10 @@ pub(crate) struct Qp {
     pub user_index: u32,
     /// That it is in ERROR was told, or asked for.
     pub told: bool,
+    /// That it takes nothing more from its shared receive queue was told.
+    pub told_last: bool,
+    /// That all it had sent is done was told, or isn't wanted.
+    pub told_drained: bool,
     /// A peer's request brought it there.
     pub by_request: bool,
     /// In the NIC's list of QPs with work.

@@ -4,7 +4,7 @@ use wire::wqe::WQEBB;
 
 use crate::check::Cause;
 use crate::completion::{ack_timeout, enter_error};
-use crate::config::{DctAttr, QpAttr, QpKind, Qpn, RqAttr};
+use crate::config::{DctAttr, QpAttr, Qpn, ReceiveFormat, RqAttr};
 use crate::dc::{DCT, Dct};
 use crate::dma::DmaBuf;
 use crate::error::{CreateError, DestroyError, ModifyError};
@@ -12,7 +12,8 @@ use crate::finding::Finding;
 use crate::mr::Access;
 use crate::nic::{Nic, REGISTERS, TAG_SHIFT, split};
 use crate::qp::{
-    Modify, NEVER, Qp, QpInfo, QpState, QpUpdate, ReceiveQueue, Responder, SendQueue, Sent, Times,
+    Modify, NEVER, Qp, QpInfo, QpState, QpUpdate, ReceiveQueue, Responder, SendQueue, Sends, Sent,
+    Times,
 };
 
 impl Nic {
@@ -21,7 +22,20 @@ impl Nic {
     /// # Errors
     /// Unknown objects, sizes, alignment, or a full table.
     pub fn create_qp(&mut self, attr: QpAttr) -> Result<Qpn, CreateError> {
+        self.create_qp_as(attr, ReceiveFormat::default())
+    }
+
+    /// As [`create_qp`](Self::create_qp), with receives from elsewhere.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_qp_as(
+        &mut self,
+        attr: QpAttr,
+        format: ReceiveFormat,
+    ) -> Result<Qpn, CreateError> {
         self.check_pd(attr.pd)?;
+        let srq = format.srq.map(|srq| self.check_srq(srq)).transpose()?;
         let send_cq = self.check_cq(attr.send_cq)?;
         let recv_cq = self.check_cq(attr.recv_cq)?;
         let uar = attr.uar.0 >> 8;
@@ -48,6 +62,7 @@ impl Nic {
         }
         let rq = match attr.rq {
             None => None,
+            Some(_) if srq.is_some() => None,
             Some(rq) => {
                 let record = attr.record.clone().ok_or(CreateError::ReceiveWithoutRecord)?;
                 Some(receive_queue(rq, record)?)
@@ -82,6 +97,7 @@ impl Nic {
             slots_used: 0,
             max_rd_atomic: attr.max_rd_atomic,
             stopped: false,
+            held_back: false,
             retry_cnt: 7,
             retries: 7,
             rnr_retry: 7,
@@ -105,12 +121,16 @@ impl Nic {
             link: 0,
             sq,
             rq,
+            srq,
+            qkey: 0,
             responder: Responder::new(0, 0, 0, 0, 0),
             generation: 0,
             destination: None,
             reconnect: false,
-            user_index: 0,
+            user_index: format.user_index & wire::NUMBER_MASK,
             told: false,
+            told_last: false,
+            told_drained: true,
             by_request: false,
             active: false,
             error: None,
@@ -127,6 +147,7 @@ impl Nic {
         for (cq, needed) in needs {
             self.commit(cq, needed);
         }
+        self.use_srq(srq, true);
         Ok(qpn)
     }
 
@@ -153,7 +174,20 @@ impl Nic {
     /// # Errors
     /// Unknown objects, sizes, alignment, or a full table.
     pub fn create_dct(&mut self, attr: DctAttr) -> Result<Qpn, CreateError> {
+        self.create_dct_as(attr, ReceiveFormat::default())
+    }
+
+    /// As [`create_dct`](Self::create_dct), with receives from elsewhere.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_dct_as(
+        &mut self,
+        attr: DctAttr,
+        format: ReceiveFormat,
+    ) -> Result<Qpn, CreateError> {
         self.check_pd(attr.pd)?;
+        let srq = format.srq.map(|srq| self.check_srq(srq)).transpose()?;
         let cq = self.check_cq(attr.recv_cq)?;
         let caps = self.config.caps;
         let depth = attr.rq.as_ref().map_or(0, |(rq, _)| 1u64 << rq.log_wqes.min(63));
@@ -174,12 +208,15 @@ impl Nic {
                 key: attr.dc_key,
                 access: attr.access,
                 rq,
+                srq,
+                user_index: format.user_index & wire::NUMBER_MASK,
                 min_rnr_timer: attr.min_rnr_timer,
             };
             (dct, Qpn(number))
         });
         let number = made.ok_or(CreateError::TableFull { what: "DC targets" })?;
         self.commit(cq, depth);
+        self.use_srq(srq, true);
         Ok(number)
     }
 
@@ -197,6 +234,7 @@ impl Nic {
         let index = index & !DCT;
         let dct = self.targets.table.remove(index, tag).ok_or(DestroyError::Unknown { what })?;
         self.targets.forget(index);
+        self.use_srq(dct.srq, false);
         if let Some(cq) = self.cqs.table.at_mut(dct.cq) {
             cq.users -= 1;
             cq.committed -= dct.rq.map_or(0, |rq| 1 << rq.log_wqes);
@@ -219,6 +257,7 @@ impl Nic {
         let depth = self.receive_depth(index);
         let qp = self.qps.remove(index, tag).ok_or(DestroyError::Unknown { what: "queue pair" })?;
         self.forget(index);
+        self.use_srq(qp.srq, false);
         if let Some(uar) = self.uars.at_mut(qp.uar) {
             uar.qps.retain(|&i| i != index);
         }
@@ -287,7 +326,7 @@ impl Nic {
                     let max = u64::from(wire::NUMBER_MASK);
                     return Err(ModifyError::Range { what: "sequence or QP number", max });
                 }
-                if qp.kind == QpKind::Rc {
+                if qp.kind.is_connected() {
                     qp.link = links
                         .iter()
                         .position(|link| link.remote == dest_nic)
@@ -349,6 +388,8 @@ impl Nic {
                 qp.sq.reset();
                 qp.error = None;
                 qp.told = false;
+                qp.told_last = false;
+                qp.told_drained = true;
                 qp.by_request = false;
                 qp.destination = None;
                 qp.reconnect = false;
@@ -385,6 +426,37 @@ impl Nic {
         Ok(())
     }
 
+    /// Sets what datagrams to a queue pair must know.
+    ///
+    /// # Errors
+    /// Unknown QP.
+    pub fn set_qkey(&mut self, qpn: Qpn, qkey: u32) -> Result<(), ModifyError> {
+        let (index, tag) = split(qpn.0);
+        let qp = self.qps.get_mut(index, tag).ok_or(ModifyError::Unknown { qpn })?;
+        qp.qkey = qkey;
+        Ok(())
+    }
+
+    /// Lets a queue pair that is ready to send fetch nothing more (`Some`, and whether to tell
+    /// [`Event::Drained`](crate::Event::Drained) when all it has sent is done), or go on (`None`).
+    ///
+    /// # Errors
+    /// Unknown QP, or one that isn't ready to send.
+    pub fn drain_sends(&mut self, qpn: Qpn, tell: Option<bool>) -> Result<(), ModifyError> {
+        let (index, tag) = split(qpn.0);
+        let qp = self.qps.get_mut(index, tag).ok_or(ModifyError::Unknown { qpn })?;
+        if qp.state != QpState::Rts {
+            return Err(ModifyError::Transition { qpn, from: qp.state, to: QpState::Rts });
+        }
+        qp.sq.held_back = tell.is_some();
+        qp.told_drained = !tell.unwrap_or(false);
+        if tell.is_none() && !qp.active {
+            qp.active = true;
+            self.active.push_back(index);
+        }
+        Ok(())
+    }
+
     /// A queue pair's state.
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
@@ -396,6 +468,11 @@ impl Nic {
             sq_completed: qp.sq.completed,
             rq_head: qp.rq.as_ref().map_or(0, |rq| rq.head),
             error: qp.error,
+            sends: match (qp.sq.held_back, qp.sq.is_drained()) {
+                (false, _) => Sends::Go,
+                (true, false) => Sends::Drain,
+                (true, true) => Sends::Drained,
+            },
         })
     }
 
@@ -414,7 +491,7 @@ fn check_record(record: &DmaBuf) -> Result<(), CreateError> {
     Ok(())
 }
 
-fn receive_queue(rq: RqAttr, record: DmaBuf) -> Result<ReceiveQueue, CreateError> {
+pub(crate) fn receive_queue(rq: RqAttr, record: DmaBuf) -> Result<ReceiveQueue, CreateError> {
     if rq.log_wqes > 15 {
         return Err(CreateError::Range { what: "log2 of receive WQEs", max: 15 });
     }
@@ -433,5 +510,6 @@ fn receive_queue(rq: RqAttr, record: DmaBuf) -> Result<ReceiveQueue, CreateError
         log_stride: rq.log_stride,
         head: 0,
         producer: 0,
+        list: None,
     })
 }

@@ -5,7 +5,7 @@ use wire::wqe::{CtrlFlags, SEGMENT, blocks};
 use zerocopy::IntoBytes;
 
 use crate::check::{Cause, Check};
-use crate::config::{Nanos, QpKind, Qpn};
+use crate::config::{Nanos, PortAddress, QpKind, Qpn};
 use crate::dc::Destination;
 use crate::fault::Faults;
 use crate::finding::{Finding, Findings};
@@ -13,7 +13,8 @@ use crate::link::LinkEnd;
 use crate::mr::Regions;
 use crate::pace::Pace;
 use crate::packet::{Header, flag, low, op};
-use crate::qp::{Qp, SendQueue, Sent, SentKind, Times, WqeCopy};
+use crate::qp::{NEVER, Qp, SendQueue, Sent, SentKind, Times, WqeCopy};
+use crate::unreliable::{GRH, from, write_grh};
 use crate::wqe::{Limits, Request, What, gather, parse, word};
 
 pub(crate) struct Context<'a> {
@@ -21,6 +22,7 @@ pub(crate) struct Context<'a> {
     pub mtu: u32,
     pub max_message: u32,
     pub mrs: &'a Regions,
+    pub port: &'a PortAddress,
     pub now: Nanos,
     pub findings: &'a mut Findings,
     pub faults: &'a mut Faults,
@@ -120,6 +122,12 @@ pub(crate) fn transmit(
             return stop;
         }
         let sq = &mut qp.sq;
+        if !qp.kind.is_reliable() {
+            // What is sent is done: nobody will say so.
+            let entry = sq.sent_at(sq.cursor);
+            sq.acked = sq.acked.max(entry.psn + u64::from(entry.packets));
+            sq.deadline = NEVER;
+        }
         sq.held = false;
         sq.cursor += 1;
         sq.cursor_packets = 0;
@@ -135,7 +143,11 @@ fn next(qp: &mut Qp, cx: &mut Context<'_>, work: &mut u32) -> Result<Request, St
     if sq.cursor != sq.tail {
         return resume(qp, cx);
     }
-    if sq.stopped || sq.head == sq.producer || sq.tail - sq.una == sq.sent.len() as u64 {
+    if sq.stopped
+        || sq.held_back
+        || sq.head == sq.producer
+        || sq.tail - sq.una == sq.sent.len() as u64
+    {
         return Err(Stop::Idle);
     }
     let (index, posted) = (sq.head, sq.producer - sq.head);
@@ -162,8 +174,9 @@ fn next(qp: &mut Qp, cx: &mut Context<'_>, work: &mut u32) -> Result<Request, St
         if let Some(to) = request.destination
             && qp.destination != Some(to)
         {
-            // One connection at a time: the old one's requests come to their end first.
-            return Err(if sq.una == sq.tail { Stop::Connect(to) } else { Stop::Idle });
+            // One connection at a time: the old one's requests come to their end first. Datagrams have none.
+            let is_free = qp.kind == QpKind::Ud || sq.una == sq.tail;
+            return Err(if is_free { Stop::Connect(to) } else { Stop::Idle });
         }
     }
     let depth = sq.mask + 1;
@@ -225,7 +238,8 @@ fn limits(qp: &Qp, cx: &Context<'_>) -> Limits {
         qpn: qp.qpn,
         max_message: cx.max_message,
         reads: qp.sq.max_rd_atomic > 0,
-        dci: qp.kind == QpKind::Dci,
+        mtu: cx.mtu,
+        kind: qp.kind,
     }
 }
 
@@ -268,6 +282,13 @@ fn send_packets(
             return Err(Stop::Lane);
         };
         let offset = u64::from(nth) * u64::from(cx.mtu);
+        let payload = match payload.split_at_mut_checked(GRH) {
+            Some((grh, rest)) if qp.kind == QpKind::Ud => {
+                write_grh(&qp.sq.copy, cx.port, rest.len(), grh);
+                rest
+            }
+            _ => payload,
+        };
         if let Err(cause) = fill(&qp.sq.copy, request, qp.pd, cx.mrs, offset, payload) {
             // A region went away, or copied memory changed its size, since `parse`.
             link.tx_requests.rollback(mark);
@@ -293,7 +314,7 @@ fn packet(qp: &Qp, cx: &Context<'_>, request: &Request, entry: &Sent, nth: u32) 
         src_nic: cx.nic,
         dst: qp.remote_qpn,
         src: qp.qpn,
-        generation: qp.generation,
+        generation: if qp.kind == QpKind::XrcInitiator { request.srq } else { qp.generation },
         psn: low(entry.psn + u64::from(nth)),
         va: request.raddr.wrapping_add(offset),
         rkey: request.rkey,
@@ -321,6 +342,13 @@ fn packet(qp: &Qp, cx: &Context<'_>, request: &Request, entry: &Sent, nth: u32) 
             immediate(imm);
             header.op = op::WRITE;
             len
+        }
+        What::Send { imm } if qp.kind == QpKind::Ud => {
+            immediate(imm);
+            header.op = op::DATAGRAM;
+            header.rkey = request.destination.map_or(0, |to| (to.key >> 32) as u32);
+            header.va = from(&qp.sq.copy, request.is_routed, cx.port);
+            GRH + len
         }
         What::Send { imm } => {
             immediate(imm);

@@ -1,9 +1,6 @@
 //! The responder: checks and executes requests, and owes acknowledgements and responses.
 
 use wire::cqe::{Cqe, CqeOpcode};
-use wire::doorbell::RECORD_RECEIVE;
-use wire::wqe::SEGMENT;
-use zerocopy::{FromBytes, IntoBytes};
 
 use crate::atomic::Operation;
 use crate::check::{Cause, Check};
@@ -16,10 +13,8 @@ use crate::packet::{Header, extend, flag, low, op};
 use crate::placement::Pendings;
 use crate::profile::Profile;
 use crate::qp::{Nak, Owed, ReceiveQueue, Receiving, Replay, Responder};
+use crate::receive::{fail_receive, scatter, take};
 use crate::requester::WIRE_HEADER;
-
-/// Data segment key that ends a receive WQE's list (`MLX5_INVALID_LKEY`).
-pub(crate) const LIST_END: u32 = 0x100;
 
 /// What a request is executed for: an RC QP or a DC target.
 pub(crate) struct Target<'a> {
@@ -27,6 +22,8 @@ pub(crate) struct Target<'a> {
     pub pd: u32,
     pub access: Access,
     pub rq: Option<&'a mut ReceiveQueue>,
+    /// Protection domain of the receives' buffers.
+    pub rq_pd: u32,
     pub cq: u32,
     pub user_index: u32,
 }
@@ -137,7 +134,7 @@ pub(crate) fn execute(
     }
 }
 
-enum Refusal {
+pub(crate) enum Refusal {
     /// No receive is posted.
     NotReady,
     /// What the requester is told, and what the responder's side says.
@@ -205,7 +202,7 @@ fn write(
     let mut receive = None;
     if imm {
         let rq = target.rq.as_deref_mut().ok_or(Refusal::NotReady)?;
-        receive = Some(take(rq, &mut r.receive_wqe)?);
+        receive = Some(next_receive(r, rq)?.index);
     }
     if header.total > 0 {
         // The whole rest of the message is checked, so that nothing is placed of one that ends out of bounds.
@@ -220,9 +217,9 @@ fn write(
     }
     r.receiving = match (header.flags & flag::FIRST != 0, r.receiving) {
         (false, Some(now)) => Some(Receiving { bytes: now.bytes + header.len, ..now }),
-        _ => Some(Receiving { index: 0, bytes: header.len, capacity: 0 }),
+        _ => Some(Receiving { index: 0, bytes: header.len, capacity: 0, is_posted: false }),
     };
-    if let Some((index, _)) = receive {
+    if let Some(index) = receive {
         placement.settle();
         let bytes = r.receiving.map_or(0, |now| now.bytes);
         let cqe = Cqe::responder(
@@ -240,7 +237,7 @@ fn write(
     Ok(1)
 }
 
-fn complete(cqs: &mut Cqs, cq: u32, cqe: Cqe, header: &Header) -> Result<(), Refusal> {
+pub(crate) fn complete(cqs: &mut Cqs, cq: u32, cqe: Cqe, header: &Header) -> Result<(), Refusal> {
     cqs.push(cq, cqe)
         .map_err(|_| Refusal::Fatal(Check::RemoteReceive.into(), Check::CqOverrun.into()))?;
     if header.flags & flag::SOLICITED != 0 {
@@ -249,98 +246,38 @@ fn complete(cqs: &mut Cqs, cq: u32, cqe: Cqe, header: &Header) -> Result<(), Ref
     Ok(())
 }
 
-/// The segments of a receive WQE: byte count, key, address.
-fn segments(rq_wqe: &[u64; 64], stride: usize) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
-    rq_wqe
-        .as_bytes()
-        .chunks_exact(SEGMENT)
-        .take(stride / SEGMENT)
-        .filter_map(|bytes| wire::wqe::Data::read_from_bytes(bytes).ok())
-        .map(|data| (data.byte_count.get(), data.lkey.get(), data.addr.get()))
-        .take_while(|&(_, lkey, _)| lkey != LIST_END)
-}
-
-/// Takes the next posted receive: its index, and the bytes it holds.
-fn take(rq: &mut ReceiveQueue, wqe: &mut [u64; 64]) -> Result<(u64, u64), Refusal> {
-    if !rq.refresh() {
-        return Err(Refusal::NotReady);
-    }
-    let index = rq.head;
-    let stride = 1usize << rq.log_stride;
-    let slot = (index & ((1 << rq.log_wqes) - 1)) as usize;
-    let into = wqe.as_mut_bytes().get_mut(..stride).ok_or(Check::BadRequest)?;
-    rq.ring.read(slot * stride, into).map_err(|_| Check::RemoteReceive)?;
-    rq.head += 1;
-    Ok((index, segments(wqe, stride).map(|(len, _, _)| u64::from(len)).sum()))
-}
-
-impl ReceiveQueue {
-    /// Whether a receive is posted, as far as the record says.
-    pub(crate) fn refresh(&mut self) -> bool {
-        if self.head == self.producer {
-            let record = self.record.load_u32(RECORD_RECEIVE * 4).unwrap_or_default();
-            let ahead = (u32::from_be_bytes(record) as u16).wrapping_sub(self.producer as u16);
-            if u64::from(ahead) <= 1 << self.log_wqes {
-                self.producer += u64::from(ahead);
-            }
-        }
-        self.head != self.producer
+/// The receive that a message before had no use for, or the next posted one.
+fn next_receive(r: &mut Responder, rq: &mut ReceiveQueue) -> Result<Receiving, Refusal> {
+    match r.spare.take() {
+        Some(spare) => Ok(Receiving { bytes: 0, ..spare }),
+        None => take(rq, &mut r.receive_wqe),
     }
 }
 
 fn send(
     r: &mut Responder,
-    target: Target<'_>,
+    mut target: Target<'_>,
     header: &Header,
     payload: &[u8],
     mrs: &Regions,
     cqs: &mut Cqs,
 ) -> Result<u32, Refusal> {
-    let rq = target.rq.ok_or(Refusal::NotReady)?;
+    let rq = target.rq.as_deref_mut().ok_or(Refusal::NotReady)?;
     let mut receiving = match r.receiving {
         Some(now) if header.flags & flag::FIRST == 0 => now,
-        _ => {
-            let (index, capacity) = take(rq, &mut r.receive_wqe)?;
-            Receiving { index, bytes: 0, capacity }
-        }
+        _ => next_receive(r, rq)?,
     };
-    let fail = |cqs: &mut Cqs, local: Check, remote: Check| {
-        let cqe = Cqe::error(
-            CqeOpcode::ResponderError,
-            local.syndrome(),
-            local as u8,
-            0,
-            target.number,
-            receiving.index as u16,
-        );
-        let _ = cqs.push(target.cq, cqe.with_user_index(target.user_index));
+    let layout = rq.layout();
+    let mut fail = |local: Check, remote: Check| {
+        fail_receive(cqs, &target, receiving.index, local);
         Refusal::Fatal(remote.into(), local.into())
     };
     if u64::from(receiving.bytes) + u64::from(header.total) > receiving.capacity {
-        return Err(fail(cqs, Check::ReceiveTooSmall, Check::RemoteTooSmall));
+        return Err(fail(Check::ReceiveTooSmall, Check::RemoteTooSmall));
     }
-    let stride = 1usize << rq.log_stride;
-    let mut skip = u64::from(receiving.bytes);
-    let mut rest = payload;
-    for (len, lkey, addr) in segments(&r.receive_wqe, stride) {
-        let len = u64::from(len);
-        if rest.is_empty() {
-            break;
-        }
-        if skip >= len {
-            skip -= len;
-            continue;
-        }
-        let (now, later) = rest.split_at(rest.len().min((len - skip) as usize));
-        let placed = mrs
-            .local(target.pd, lkey, addr, len, Access::LOCAL_WRITE)
-            .ok()
-            .and_then(|(memory, at)| memory.write(at + skip as usize, now).ok());
-        if placed.is_none() {
-            return Err(fail(cqs, Check::ReceiveAccess, Check::RemoteReceive));
-        }
-        rest = later;
-        skip = 0;
+    let skip = u64::from(receiving.bytes);
+    if scatter(&r.receive_wqe, layout, target.rq_pd, mrs, skip, payload).is_none() {
+        return Err(fail(Check::ReceiveAccess, Check::RemoteReceive));
     }
     receiving.bytes += header.len;
     r.receiving = Some(receiving);

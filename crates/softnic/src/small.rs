@@ -205,7 +205,7 @@ fn send_others(
 /// Sends small writes from the head of the queue as long as there are some. Gives their number.
 pub(crate) fn send(qp: &mut Qp, link: &mut LinkEnd, cx: &Context<'_>, budget: u32) -> u32 {
     let sq = &mut qp.sq;
-    if sq.cursor != sq.tail || sq.stopped || sq.held || !sq.times.is_empty() {
+    if sq.cursor != sq.tail || sq.stopped || sq.held_back || sq.held || !sq.times.is_empty() {
         return 0;
     }
     let window = sq.sent.len() as u64 - (sq.tail - sq.una);

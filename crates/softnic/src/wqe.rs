@@ -4,6 +4,7 @@ use wire::wqe::{AV_EXTENDED, INLINE, Opcode, SEGMENT};
 use zerocopy::IntoBytes;
 
 use crate::check::{Cause, Check};
+use crate::config::QpKind;
 use crate::dc::Destination;
 use crate::mr::{Access, Regions};
 use crate::qp::WqeCopy;
@@ -21,6 +22,10 @@ pub(crate) struct Request {
     /// Native order of the bytes in the WQE.
     pub imm: u32,
     pub destination: Option<Destination>,
+    /// Of an extended connection: the peer's shared receive queue.
+    pub srq: u32,
+    /// The address vector has its long form.
+    pub is_routed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,9 +58,9 @@ pub(crate) struct Limits {
     pub pd: u32,
     pub qpn: u32,
     pub max_message: u32,
+    pub mtu: u32,
     pub reads: bool,
-    /// An address vector follows the control segment.
-    pub dci: bool,
+    pub kind: QpKind,
 }
 
 /// Checks a WQE, its keys included.
@@ -91,19 +96,46 @@ pub(crate) fn parse(wqe: &WqeCopy, limits: &Limits, mrs: &Regions) -> Result<Req
         }
         _ => return Err(Check::Opcode.into()),
     };
-    let mut request =
-        Request { what, len: 0, data, ds, raddr: 0, rkey: 0, imm: 0, destination: None };
+    let mut request = Request {
+        what,
+        data,
+        ds,
+        len: 0,
+        raddr: 0,
+        rkey: 0,
+        imm: 0,
+        destination: None,
+        srq: 0,
+        is_routed: false,
+    };
     if matches!(what, What::Nop) {
         return Ok(request);
     }
     let mut data = data;
     let mut at = SEGMENT;
-    if limits.dci {
-        let (segments, destination) = destination(wqe, ds)?;
-        request.destination = Some(destination);
-        data += segments;
-        at += usize::from(segments) * SEGMENT;
-        request.data = data;
+    let segments = match limits.kind {
+        QpKind::Rc | QpKind::Uc | QpKind::XrcTarget => 0,
+        QpKind::Dci | QpKind::Ud => {
+            let (segments, destination) = destination(wqe, ds)?;
+            request.destination = Some(destination);
+            request.is_routed = segments > 1;
+            segments
+        }
+        QpKind::XrcInitiator => {
+            request.srq = word(wqe, SEGMENT) & wire::NUMBER_MASK;
+            1
+        }
+    };
+    data += segments;
+    at += usize::from(segments) * SEGMENT;
+    request.data = data;
+    let may = match limits.kind {
+        QpKind::Ud => matches!(what, What::Send { .. }),
+        QpKind::Uc => matches!(what, What::Send { .. } | What::Write { .. }),
+        _ => true,
+    };
+    if !may {
+        return Err(Check::Opcode.into());
     }
     if ds < data {
         return Err(Check::DsForOpcode.into());
@@ -143,7 +175,9 @@ pub(crate) fn parse(wqe: &WqeCopy, limits: &Limits, mrs: &Regions) -> Result<Req
             segment += 1;
         }
     }
-    if total > u64::from(limits.max_message) {
+    // A datagram is one packet.
+    let most = if limits.kind == QpKind::Ud { limits.mtu } else { limits.max_message };
+    if total > u64::from(most) {
         return Err(Check::MessageLength.into());
     }
     request.len = total as u32;

@@ -85,6 +85,11 @@ layouts! {
         response: u64, start: u64, length: u64, hca_va: u64, pd_handle: u32, access_flags: u32,
     }
     RegMrResp = 12 { mr_handle: u32, lkey: u32, rkey: u32, }
+    ReregMr = 48 {
+        response: u64, mr_handle: u32, flags: u32, start: u64, length: u64, hca_va: u64,
+        pd_handle: u32, access_flags: u32,
+    }
+    ReregMrResp = 8 { lkey: u32, rkey: u32, }
     RegDmabuf = 16 { offset: u64, length: u64, }
 
     CreateCq = 32 {
@@ -157,6 +162,23 @@ layouts! {
         retry_cnt: u8, rnr_retry: u8, alt_port_num: u8, alt_timeout: u8, sq_sig_all: u8,
         reserved: [u8; 5],
     }
+
+    CreateSrq = 32 {
+        response: u64, user_handle: u64, pd_handle: u32, max_wr: u32, max_sge: u32, srq_limit: u32,
+    }
+    CreateXsrq = 48 {
+        response: u64, user_handle: u64, srq_type: u32, pd_handle: u32, max_wr: u32, max_sge: u32,
+        srq_limit: u32, max_num_tags: u32, xrcd_handle: u32, cq_handle: u32,
+    }
+    CreateSrqResp = 16 { srq_handle: u32, max_wr: u32, max_sge: u32, srqn: u32, }
+    /// `mlx5_ib_create_srq`.
+    Mlx5CreateSrq = 32 {
+        buf_addr: u64, db_addr: u64, flags: u32, reserved0: u32, uidx: u32, reserved1: u32,
+    }
+    ModifySrq = 16 { srq_handle: u32, attr_mask: u32, max_wr: u32, srq_limit: u32, }
+    QuerySrq = 16 { response: u64, srq_handle: u32, reserved: u32, }
+    QuerySrqResp = 16 { max_wr: u32, max_sge: u32, srq_limit: u32, reserved: u32, }
+    OpenXrcd = 16 { response: u64, fd: u32, oflags: u32, }
 
     /// `ib_uverbs_ah_attr`.
     AhAttr = 32 {

@@ -18,6 +18,7 @@ pub(crate) enum About {
     Cq(u32),
     CqError(u32),
     Qp(u32),
+    Srq(u32),
 }
 
 /// A channel: the client has the reading end. Events have all the same length.

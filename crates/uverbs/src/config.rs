@@ -1,5 +1,8 @@
 //! What the devices are.
 
+pub(crate) use softnic::GidKind;
+use softnic::PortAddress;
+
 /// What a port's cable speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkLayer {
@@ -30,32 +33,20 @@ pub struct DeviceConfig {
     pub link_layer: LinkLayer,
 }
 
-/// How a GID is made up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GidKind {
-    /// InfiniBand.
-    Ib,
-    /// RoCE over Ethernet frames.
-    RoceV1,
-    /// RoCE over UDP.
-    RoceV2,
+/// The name of a kind of GID, as sysfs has it.
+pub(crate) const fn gid_name(kind: GidKind) -> &'static str {
+    match kind {
+        GidKind::Ib | GidKind::RoceV1 => "IB/RoCE v1",
+        GidKind::RoceV2 => "RoCE v2",
+    }
 }
 
-impl GidKind {
-    /// The name, as sysfs has it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Ib | Self::RoceV1 => "IB/RoCE v1",
-            Self::RoceV2 => "RoCE v2",
-        }
-    }
-    /// The number in a GID entry of the kernel's.
-    pub(crate) const fn number(self) -> u32 {
-        match self {
-            Self::Ib => 0,
-            Self::RoceV1 => 1,
-            Self::RoceV2 => 2,
-        }
+/// The number of a kind of GID in an entry of the kernel's.
+pub(crate) const fn gid_number(kind: GidKind) -> u32 {
+    match kind {
+        GidKind::Ib => 0,
+        GidKind::RoceV1 => 1,
+        GidKind::RoceV2 => 2,
     }
 }
 
@@ -133,6 +124,12 @@ impl DeviceConfig {
         }
     }
 
+    /// What its port is called.
+    pub(crate) fn port(&self) -> PortAddress {
+        let is_ethernet = self.link_layer == LinkLayer::Ethernet;
+        PortAddress { lid: self.lid(), gids: self.gids(), is_ethernet }
+    }
+
     /// Entries in its GID table.
     pub(crate) const fn gid_table(&self) -> usize {
         match self.link_layer {
@@ -155,7 +152,7 @@ mod tests {
                 let gids = device.gids();
                 assert!(!gids.is_empty() && gids.len() <= device.gid_table());
                 for (gid, kind) in gids {
-                    assert!(seen.insert((gid, kind.number())), "{gid:x?}");
+                    assert!(seen.insert((gid, gid_number(kind))), "{gid:x?}");
                 }
             }
             let lids: Vec<_> = devices.iter().map(DeviceConfig::lid).collect();

@@ -101,12 +101,14 @@ impl Context {
         if core.len() < command.core_in || frame.core_room < command.core_out {
             return Err(Errno::ENOSPC);
         }
-        if frame.room > 0 && command.core_out > 0 {
+        // The plain form of a command without an answer has no place for one.
+        let is_answered = command.core_out > 0 || header.command & EXTENDED != 0;
+        if frame.room > 0 && is_answered {
             memory.write(frame.response, &vec![0; frame.room])?;
         }
         let request = Request { memory, core, driver, core_room: frame.core_room, driver_room };
         let reply = self.command(command, &request)?;
-        if command.core_out > 0 {
+        if is_answered {
             let mut answer = fitted(&reply.core, frame.core_room);
             answer.extend(fitted(&reply.driver, driver_room));
             memory.write(frame.response, &answer)?;

@@ -6,12 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use softnic::{Caps, CqId, Event, LinkEnd, Nic, NicConfig, Profile, Qpn, UarId};
+use softnic::{
+    Caps, CqAttr, CqFormat, CqId, Event, LinkEnd, Memory, Nic, NicConfig, PdId, Profile, Qpn,
+    SrqId, UarId,
+};
+use wire::cqe::Cqe;
 
 use crate::channel::{About, Channel};
 use crate::config::{DeviceConfig, LinkLayer};
 use crate::errno::Errno;
 use crate::fabric::{Fabric, Node};
+use crate::page::PAGE;
 use crate::turn;
 
 /// Who is told of an object's events, and by which name.
@@ -38,6 +43,9 @@ pub(crate) struct Port {
     pub(crate) completions: HashMap<CqId, Listener>,
     pub(crate) cq_errors: HashMap<CqId, Listener>,
     pub(crate) qp_errors: HashMap<Qpn, Listener>,
+    pub(crate) srq_events: HashMap<SrqId, Listener>,
+    /// What queue pairs without queues and a domain of their own are given.
+    placeholders: Option<Placeholders>,
     /// Doorbell pages by the number that commands give.
     pub(crate) pages: HashMap<u32, UarId>,
     next_page: u32,
@@ -47,7 +55,32 @@ pub(crate) struct Port {
     reported: usize,
 }
 
+/// What the NIC wants of a queue pair all the same, of those that haven't got it.
+#[derive(Clone, Copy)]
+pub(crate) struct Placeholders {
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
+    pub(crate) uar: UarId,
+}
+
 impl Port {
+    /// A domain, a CQ and a doorbell page that nobody uses, made when they are first needed.
+    pub(crate) fn placeholders(&mut self) -> Result<Placeholders, Errno> {
+        if let Some(made) = self.placeholders {
+            return Ok(made);
+        }
+        let ring = Memory::zeroed(size_of::<Cqe>()).dma();
+        let record = Memory::zeroed(8).dma();
+        let attr = CqAttr { ring, log_size: 0, record, collapsed: true, ignore_overrun: true };
+        let made = Placeholders {
+            pd: self.nic.alloc_pd()?,
+            cq: self.nic.create_cq_as(attr, CqFormat { wide: false, unready: true })?,
+            uar: self.nic.alloc_uar(Memory::zeroed(PAGE).dma())?,
+        };
+        self.placeholders = Some(made);
+        Ok(made)
+    }
+
     /// Gives a doorbell page a number, from 1 on, of 16 bits.
     pub(crate) fn add_page(&mut self, uar: UarId) -> Option<u32> {
         let mut tries = 0..=u32::from(u16::MAX);
@@ -143,7 +176,10 @@ impl Port {
                 }
             }
             Event::CqError { cq } => tell_async(self.cq_errors.get(&cq), event),
-            Event::QpError { qpn, .. } => tell_async(self.qp_errors.get(&qpn), event),
+            Event::QpError { qpn, .. } | Event::LastReceive { qpn } | Event::Drained { qpn } => {
+                tell_async(self.qp_errors.get(&qpn), event);
+            }
+            Event::SrqLimit { srq } => tell_async(self.srq_events.get(&srq), event),
             _ => {}
         }
     }
@@ -158,6 +194,9 @@ mod kind {
     pub(super) const QP_FATAL: u32 = 1;
     pub(super) const QP_REQUEST: u32 = 2;
     pub(super) const QP_ACCESS: u32 = 3;
+    pub(super) const SQ_DRAINED: u32 = 5;
+    pub(super) const SRQ_LIMIT: u32 = 15;
+    pub(super) const LAST_RECEIVE: u32 = 16;
 }
 
 fn tell_async(listener: Option<&Listener>, event: Event) {
@@ -174,6 +213,9 @@ fn tell_async(listener: Option<&Listener>, event: Event) {
             };
             (About::Qp(to.handle), kind)
         }
+        Event::Drained { .. } => (About::Qp(to.handle), kind::SQ_DRAINED),
+        Event::LastReceive { .. } => (About::Qp(to.handle), kind::LAST_RECEIVE),
+        Event::SrqLimit { .. } => (About::Srq(to.handle), kind::SRQ_LIMIT),
         _ => (About::CqError(to.handle), kind::CQ_ERROR),
     };
     let mut bytes = [0; 16];
@@ -341,6 +383,7 @@ impl Shared {
         };
         let mut nic = Nic::new(nic);
         nic.set_far(true);
+        nic.set_port(config.port());
         // On Ethernet a target's number says whose it is, and its address vector has no LID.
         nic.find_targets(if config.link_layer == LinkLayer::Ethernet { 0 } else { u16::MAX });
         Ok(Port {
@@ -350,6 +393,8 @@ impl Shared {
             completions: HashMap::new(),
             cq_errors: HashMap::new(),
             qp_errors: HashMap::new(),
+            srq_events: HashMap::new(),
+            placeholders: None,
             pages: HashMap::new(),
             next_page: 0,
             next_umem: 0,
@@ -407,7 +452,8 @@ impl Shared {
             port.nic.take_errors(|event| events.push(event));
             events.into_iter().for_each(|event| port.tell(event));
             let listeners = port.completions.values().chain(port.cq_errors.values());
-            for listener in listeners.chain(port.qp_errors.values()) {
+            let listeners = listeners.chain(port.qp_errors.values());
+            for listener in listeners.chain(port.srq_events.values()) {
                 listener.channel.flush_waiting();
             }
         }
@@ -453,10 +499,11 @@ const CAPS: Caps = Caps {
     max_qps: 1024,
     max_dcts: 256,
     max_dc_contexts: 1024,
-    max_cqs: 1024,
+    max_srqs: 1024,
+    max_cqs: 1025,
     max_mrs: 65_536,
-    max_pds: 4096,
-    max_uars: 4096,
+    max_pds: 4097,
+    max_uars: 4097,
     log_max_sq_blocks: 15,
     max_outstanding: 512,
     max_message: 1 << 30,

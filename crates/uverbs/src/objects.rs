@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use softnic::{CqId, MrKeys, PdId, Qpn, UarId};
+use softnic::{CqId, MrKeys, PdId, QpKind, Qpn, SrqId, UarId};
 
 use crate::abi::{ModifyQp, QpCap};
 use crate::channel::Channel;
@@ -22,11 +22,39 @@ pub(crate) struct CqObject {
 /// A queue pair.
 pub(crate) struct QpObject {
     pub(crate) qpn: Qpn,
+    pub(crate) kind: QpKind,
+    /// The handle of its domain of extended connections.
+    pub(crate) xrcd: Option<u32>,
     pub(crate) cap: QpCap,
     pub(crate) signal_all: bool,
     /// What it was last told of each attribute.
     pub(crate) attr: ModifyQp,
     pub(crate) errors: Option<Arc<Channel>>,
+}
+
+/// A shared receive queue.
+pub(crate) struct SrqObject {
+    pub(crate) id: SrqId,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    /// The handle of its domain of extended connections.
+    pub(crate) xrcd: Option<u32>,
+    pub(crate) errors: Option<Arc<Channel>>,
+}
+
+/// A DC target, which is none until it begins to answer.
+pub(crate) struct DctObject {
+    pub(crate) number: Option<Qpn>,
+    pub(crate) state: u8,
+    /// Handles of what it uses.
+    pub(crate) pd: u32,
+    pub(crate) cq: u32,
+    pub(crate) srq: Option<u32>,
+    pub(crate) key: u64,
+    pub(crate) user_index: u32,
+    pub(crate) cap: QpCap,
+    /// What it was last told of each attribute.
+    pub(crate) attr: ModifyQp,
 }
 
 /// A doorbell page.
@@ -42,8 +70,12 @@ pub(crate) struct UarObject {
 pub(crate) struct MrObject {
     pub(crate) keys: MrKeys,
     pub(crate) pd: u32,
+    /// Where it lies in the client's memory.
+    pub(crate) start: u64,
     pub(crate) iova: u64,
     pub(crate) length: u64,
+    /// What may be done, as the client said it.
+    pub(crate) flags: u32,
 }
 
 /// What a handle leads to.
@@ -52,6 +84,10 @@ pub(crate) enum Object {
     Mr(MrObject),
     Cq(CqObject),
     Qp(Box<QpObject>),
+    Dct(Box<DctObject>),
+    Srq(SrqObject),
+    /// A domain of extended connections: the file that names it, if one does.
+    Xrcd(Option<(u64, u64)>),
     Uar(UarObject),
     /// An address handle, of a protection domain's handle.
     Ah(u32),
@@ -106,11 +142,12 @@ impl Objects {
     /// The handles, in the order in which they may all be destroyed: users before what they use.
     pub(crate) fn in_order_of_end(&self) -> Vec<u32> {
         let rank = |object: &Object| match object {
-            Object::Qp(_) | Object::Ah(_) => 0,
+            Object::Qp(_) | Object::Dct(_) | Object::Ah(_) => 0,
             Object::Devx(devx) if devx.is_user() => 0,
-            Object::Cq(_) | Object::Mr(_) | Object::Uar(_) => 1,
-            Object::Devx(devx) if !devx.is_domain() => 1,
-            Object::Pd(_) | Object::Umem(_) | Object::Devx(_) => 2,
+            Object::Srq(_) => 1,
+            Object::Cq(_) | Object::Mr(_) | Object::Uar(_) => 2,
+            Object::Devx(devx) if !devx.is_domain() => 2,
+            Object::Pd(_) | Object::Umem(_) | Object::Xrcd(_) | Object::Devx(_) => 3,
         };
         let mut handles: Vec<_> =
             self.iter().map(|(handle, object)| (rank(object), handle)).collect();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::config::{DeviceConfig, LinkLayer};
+use crate::config::{DeviceConfig, LinkLayer, gid_name};
 
 /// Major and minor number that the files give the devices: those of `/dev/null`, which can be opened for real.
 pub const NUMBERS: (u32, u32) = (1, 3);
@@ -131,7 +131,7 @@ fn ib_files(device: &DeviceConfig) -> Vec<(String, String)> {
         let gid = known.map_or([0; 16], |(gid, _)| *gid);
         port(&format!("gids/{index}"), &groups(&gid));
         if let Some((_, kind)) = known {
-            port(&format!("gid_attrs/types/{index}"), kind.name());
+            port(&format!("gid_attrs/types/{index}"), gid_name(*kind));
         }
     }
     for counter in ["port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"] {

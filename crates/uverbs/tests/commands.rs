@@ -268,8 +268,21 @@ fn queue_pairs_are_checked_as_a_kernel_does() {
         ("an unknown domain", 16, vec![99], Errno::EINVAL),
         ("a domain that is a queue", 16, vec![cq as u8], Errno::EINVAL),
         ("an unknown queue", 20, vec![99], Errno::EINVAL),
-        ("datagrams", 53, vec![4], Errno::EOPNOTSUPP),
-        ("a shared queue", 54, vec![1], Errno::EOPNOTSUPP),
+        ("raw packets", 53, vec![8], Errno::EOPNOTSUPP),
+        ("a shared queue that isn't there", 54, vec![1], Errno::EINVAL),
+        (
+            "a DC initiator that is an RC",
+            84,
+            (1u32 << 10 | 1 << 5).to_ne_bytes().to_vec(),
+            Errno::EINVAL,
+        ),
+        (
+            "a DC target that is an RC",
+            84,
+            (1u32 << 10 | 1 << 4).to_ne_bytes().to_vec(),
+            Errno::EINVAL,
+        ),
+        ("a doorbell of the old kind", 84, vec![0, 0], Errno::EOPNOTSUPP),
         ("17 blocks", 72, vec![17], Errno::EINVAL),
         ("too many blocks", 72, (1u32 << 16).to_ne_bytes().to_vec(), Errno::EINVAL),
         ("receives of 2^40 bytes", 80, vec![40], Errno::EINVAL),
@@ -314,7 +327,7 @@ fn queue_pairs_are_checked_as_a_kernel_does() {
     for (what, mask, state, errno) in [
         ("from RESET to RTS", STEPS[2], 3, Errno::EINVAL),
         ("to a state that there isn't", 1, 9, Errno::EINVAL),
-        ("to SQD", 1, 4, Errno::EOPNOTSUPP),
+        ("from RESET to SQD", 1, 4, Errno::EINVAL),
         ("to INIT without a port", STEPS[0] & !0x20, 1, Errno::EINVAL),
         ("to INIT with a timeout", STEPS[0] | 0x200, 1, Errno::EINVAL),
     ] {
@@ -349,6 +362,10 @@ fn queue_pairs_are_checked_as_a_kernel_does() {
     client.write(26, &good, 0).unwrap();
     client.write(26, &modify_body(qp, STEPS[2], 3, qpn), 0).unwrap();
     assert_eq!(states(&mut client), 3);
+    for state in [4, 3, 4] {
+        client.write(26, &modify_body(qp, 1, state, qpn), 0).unwrap();
+        assert_eq!(states(&mut client), state);
+    }
     client.write(26, &modify_body(qp, 1, 6, qpn), 0).unwrap();
     assert_eq!(states(&mut client), 6);
     client.write(26, &modify_body(qp, 1, 0, qpn), 0).unwrap();

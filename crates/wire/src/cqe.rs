@@ -245,6 +245,24 @@ impl Cqe {
         self.head[35] = bytes[3];
         self
     }
+    /// With whom a datagram is from: QP number, LID, service level, and whether it had a global route header.
+    #[must_use]
+    pub const fn with_source(mut self, qpn: u32, lid: u16, level: u8, has_grh: bool) -> Self {
+        let [high, low] = lid.to_be_bytes();
+        let route = (has_grh as u32) << 28 | ((level & 15) as u32) << 24;
+        let [a, b, c, d] = (route | qpn & crate::NUMBER_MASK).to_be_bytes();
+        (self.head[22], self.head[23]) = (high, low);
+        (self.head[24], self.head[25], self.head[26], self.head[27]) = (a, b, c, d);
+        self
+    }
+    /// The QP that a datagram is from, its LID, service level, and whether it had a global route header.
+    #[must_use]
+    pub const fn source(&self) -> (u32, u16, u8, bool) {
+        let lid = u16::from_be_bytes([self.head[22], self.head[23]]);
+        let [a, b, c, d] = [self.head[24], self.head[25], self.head[26], self.head[27]];
+        let word = u32::from_be_bytes([a, b, c, d]);
+        (word & crate::NUMBER_MASK, lid, a & 15, word >> 28 & 3 != 0)
+    }
     /// What the client knows the queue pair, or the shared receive queue, by (24 bits).
     #[must_use]
     pub const fn user_index(&self) -> u32 {

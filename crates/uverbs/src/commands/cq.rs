@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use softnic::{CqAttr, CqFormat};
 
-use super::{Command, Method, Reply, Request, device};
+use super::{Command, Method, Reply, Request, dct, device};
 use crate::abi::{
     CreateCq, CreateCqResp, DestroyCqResp, DestroyWithEvents, EXTENDED, ExCreateCq, Mlx5CreateCq,
     Mlx5ResizeCq, ResizeCq, UHW_IN, UHW_OUT,
@@ -267,6 +267,9 @@ fn resize(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> 
 pub(super) fn destroy(context: &mut Context, handle: u32) -> Result<DestroyCqResp, Errno> {
     let object = cq(context, handle).ok_or(Errno::ENOENT)?;
     let (id, channel, errors) = (object.id, object.channel.clone(), object.errors.clone());
+    if dct::uses(context, |dct| dct.cq == handle) {
+        return Err(Errno::EBUSY);
+    }
     context.with_port(|port, _| {
         port.nic.destroy_cq(id)?;
         port.completions.remove(&id);

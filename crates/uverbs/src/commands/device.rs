@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
+use super::srq::MOST_SEGMENTS;
 use super::{COMMANDS, Command, Method, Reply, Request};
 use crate::abi::{
     DRIVER, EXTENDED, GetContextResp, GidEntry, QueryDeviceExtra, QueryDeviceResp, QueryPort,
     QueryPortResp, UHW_IN, UHW_OUT, UcontextReq, UcontextResp,
 };
 use crate::attr::{Call, parse};
-use crate::config::{DeviceConfig, LinkLayer};
+use crate::config::{DeviceConfig, GidKind, LinkLayer, gid_number};
 use crate::context::{Context, give};
 use crate::errno::Errno;
 
@@ -233,8 +234,8 @@ fn query_device_ex(context: &mut Context, request: &Request<'_>) -> Result<Reply
     Ok(Reply { core, driver })
 }
 
-/// Port events, the system image's GUID, and RNR NAKs.
-const CAP_FLAGS: u32 = 1 << 10 | 1 << 11 | 1 << 12;
+/// Port events, the system image's GUID, RNR NAKs, and extended reliable connections.
+const CAP_FLAGS: u32 = 1 << 10 | 1 << 11 | 1 << 12 | 1 << 20;
 
 fn attributes(device: &DeviceConfig) -> QueryDeviceResp {
     let [major, minor, patch] = DeviceConfig::FIRMWARE.map(u64::from);
@@ -261,6 +262,9 @@ fn attributes(device: &DeviceConfig) -> QueryDeviceResp {
         // Atomic with respect to this device.
         atomic_cap: 1,
         max_ah: i32::MAX as u32,
+        max_srq: 1024,
+        max_srq_wr: (1 << 15) - 1,
+        max_srq_sge: MOST_SEGMENTS,
         max_pkeys: PKEYS,
         local_ca_ack_delay: 16,
         phys_port_cnt: 1,
@@ -298,11 +302,11 @@ fn port(device: &DeviceConfig) -> QueryPortResp {
 }
 
 fn gid_entries(device: &DeviceConfig) -> Vec<GidEntry> {
-    let entry = |(index, (gid, kind)): (usize, ([u8; 16], crate::config::GidKind))| GidEntry {
+    let entry = |(index, (gid, kind)): (usize, ([u8; 16], GidKind))| GidEntry {
         gid,
         gid_index: index as u32,
         port_num: 1,
-        gid_type: kind.number(),
+        gid_type: gid_number(kind),
         netdev_ifindex: 0,
     };
     device.gids().into_iter().enumerate().map(entry).collect()

@@ -2,11 +2,13 @@
 
 mod ah;
 mod cq;
+mod dct;
 mod device;
 mod mr;
 mod pd;
 mod qp;
 mod qp_modify;
+mod srq;
 mod uar;
 
 pub(crate) use device::VECTORS;
@@ -85,6 +87,7 @@ pub const COMMANDS: &[Command] = &[
     pd::ALLOC_PD,
     pd::DEALLOC_PD,
     mr::REG_MR,
+    mr::REREG_MR,
     mr::DEREG_MR,
     cq::CREATE_COMP_CHANNEL,
     cq::CREATE_CQ,
@@ -96,6 +99,13 @@ pub const COMMANDS: &[Command] = &[
     qp_modify::MODIFY_QP,
     qp_modify::MODIFY_QP_EX,
     qp::DESTROY_QP,
+    srq::CREATE_SRQ,
+    srq::CREATE_XSRQ,
+    srq::MODIFY_SRQ,
+    srq::QUERY_SRQ,
+    srq::DESTROY_SRQ,
+    srq::OPEN_XRCD,
+    srq::CLOSE_XRCD,
     ah::CREATE_AH,
     ah::DESTROY_AH,
 ];
@@ -116,6 +126,9 @@ pub const METHODS: &[Method] = &[
     cq::CQ_DESTROY,
     qp::QP_CREATE,
     qp::QP_DESTROY,
+    srq::SRQ_CREATE,
+    srq::SRQ_DESTROY,
+    srq::XRCD_DESTROY,
     ah::AH_DESTROY,
     uar::UAR_ALLOC,
     uar::UAR_DESTROY,
@@ -141,6 +154,9 @@ pub(crate) fn destroy(context: &mut Context, handle: u32) -> Result<(), Errno> {
         Object::Mr(_) => mr::destroy(context, handle),
         Object::Cq(_) => cq::destroy(context, handle).map(drop),
         Object::Qp(_) => qp::destroy(context, handle).map(drop),
+        Object::Dct(_) => dct::destroy(context, handle),
+        Object::Srq(_) => srq::destroy(context, handle).map(drop),
+        Object::Xrcd(_) => srq::close_xrcd(context, handle),
         Object::Uar(_) => uar::destroy(context, handle),
         Object::Ah(_) => ah::destroy(context, handle),
         Object::Umem(_) => crate::devx::deregister(context, handle),

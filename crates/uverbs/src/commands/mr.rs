@@ -3,10 +3,11 @@
 use softnic::MrAttr;
 
 use super::{Command, Method, Reply, Request, handle_of, pd};
-use crate::abi::{IbAccess, RegMr, RegMrResp};
+use crate::abi::{IbAccess, RegMr, RegMrResp, ReregMr, ReregMrResp};
 use crate::attr::{Call, parse};
 use crate::context::Context;
 use crate::errno::Errno;
+use crate::memory::ClientMemory;
 use crate::objects::{MrObject, Object};
 use crate::page::PAGE;
 
@@ -17,6 +18,15 @@ pub(super) const REG_MR: Command = Command {
     core_out: size_of::<RegMrResp>(),
     is_first: false,
     run: register,
+};
+
+pub(super) const REREG_MR: Command = Command {
+    name: "REREG_MR",
+    number: 11,
+    core_in: size_of::<ReregMr>(),
+    core_out: size_of::<ReregMrResp>(),
+    is_first: false,
+    run: register_again,
 };
 
 pub(super) const DEREG_MR: Command = Command {
@@ -81,31 +91,67 @@ fn access(flags: u32) -> Result<IbAccess, Errno> {
     Ok(access)
 }
 
-fn register(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
-    let asked: RegMr = parse(&request.core[..size_of::<RegMr>()])?;
-    let access = access(asked.access_flags)?;
+/// Registers `length` bytes at `start`, named from `iova` on.
+fn region(
+    context: &Context,
+    memory: &dyn ClientMemory,
+    (start, length, iova): (u64, u64, u64),
+    pd_handle: u32,
+    flags: u32,
+) -> Result<MrObject, Errno> {
+    let access = access(flags)?;
     let page = PAGE as u64;
-    if asked.start % page != asked.hca_va % page || asked.length == 0 {
+    if start % page != iova % page || length == 0 {
         return Err(Errno::EINVAL);
     }
-    let ends = asked.start.checked_add(asked.length).zip(asked.hca_va.checked_add(asked.length));
-    if ends.is_none() || !context.objects.has_room() {
-        return Err(if ends.is_none() { Errno::EINVAL } else { Errno::ENOMEM });
-    }
-    let domain = pd::pd(context, asked.pd_handle).ok_or(Errno::EINVAL)?;
-    let writable = access.contains(IbAccess::LOCAL_WRITE);
-    let memory = request.memory.pin(asked.start, asked.length, writable)?;
-    let attr = MrAttr {
-        pd: domain,
-        iova: asked.hca_va,
-        length: asked.length,
-        access: access.of_nic(),
-        memory,
-    };
+    start.checked_add(length).zip(iova.checked_add(length)).ok_or(Errno::EINVAL)?;
+    let domain = pd::pd(context, pd_handle).ok_or(Errno::EINVAL)?;
+    let pinned = memory.pin(start, length, access.contains(IbAccess::LOCAL_WRITE))?;
+    let attr = MrAttr { pd: domain, iova, length, access: access.of_nic(), memory: pinned };
     let keys = context.with_port(|port, _| Ok(port.nic.reg_mr(attr)?))?;
-    let object = MrObject { keys, pd: asked.pd_handle, iova: asked.hca_va, length: asked.length };
+    Ok(MrObject { keys, pd: pd_handle, start, iova, length, flags })
+}
+
+fn register(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
+    let asked: RegMr = parse(&request.core[..size_of::<RegMr>()])?;
+    if !context.objects.has_room() {
+        return Err(Errno::ENOMEM);
+    }
+    let place = (asked.start, asked.length, asked.hca_va);
+    let object = region(context, request.memory, place, asked.pd_handle, asked.access_flags)?;
+    let keys = object.keys;
     let mr_handle = context.objects.add(Object::Mr(object));
     Ok(Reply::new(&RegMrResp { mr_handle, lkey: keys.lkey, rkey: keys.rkey }))
+}
+
+/// Flags of `ib_uverbs_rereg_mr`.
+mod again {
+    pub(super) const PLACE: u32 = 1;
+    pub(super) const PD: u32 = 1 << 1;
+    pub(super) const ACCESS: u32 = 1 << 2;
+}
+
+/// Registers a region again, with some of its attributes changed: it has new keys, and the old ones match nothing.
+fn register_again(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
+    let asked: ReregMr = parse(&request.core[..size_of::<ReregMr>()])?;
+    let known = again::PLACE | again::PD | again::ACCESS;
+    if asked.flags == 0 || asked.flags & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let old = mr(context, asked.mr_handle).ok_or(Errno::EINVAL)?;
+    let given = |flag| asked.flags & flag != 0;
+    let place = match given(again::PLACE) {
+        true => (asked.start, asked.length, asked.hca_va),
+        false => (old.start, old.length, old.iova),
+    };
+    let pd = if given(again::PD) { asked.pd_handle } else { old.pd };
+    let flags = if given(again::ACCESS) { asked.access_flags } else { old.flags };
+    let new = region(context, request.memory, place, pd, flags)?;
+    context.with_port(|port, _| Ok(port.nic.dereg_mr(old.keys)?))?;
+    if let Some(Object::Mr(object)) = context.objects.get_mut(asked.mr_handle) {
+        *object = new;
+    }
+    Ok(Reply::new(&ReregMrResp { lkey: new.keys.lkey, rkey: new.keys.rkey }))
 }
 
 /// Memory behind a dmabuf is a GPU's, which this device has no way to: the kernel says the same of a device, or of an

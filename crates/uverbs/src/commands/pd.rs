@@ -2,7 +2,7 @@
 
 use softnic::PdId;
 
-use super::{Command, Method, Reply, Request, handle_of};
+use super::{Command, Method, Reply, Request, dct, handle_of};
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::objects::Object;
@@ -55,7 +55,8 @@ pub(super) fn pd(context: &Context, handle: u32) -> Option<PdId> {
 
 pub(super) fn destroy(context: &mut Context, handle: u32) -> Result<(), Errno> {
     let id = pd(context, handle).ok_or(Errno::ENOENT)?;
-    if context.objects.iter().any(|(_, object)| matches!(object, Object::Ah(of) if *of == handle)) {
+    let has_ah = |(_, object): (u32, &Object)| matches!(object, Object::Ah(of) if *of == handle);
+    if context.objects.iter().any(has_ah) || dct::uses(context, |dct| dct.pd == handle) {
         return Err(Errno::EBUSY);
     }
     context.with_port(|port, _| Ok(port.nic.dealloc_pd(id)?))?;

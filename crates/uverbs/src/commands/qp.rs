@@ -1,9 +1,9 @@
 //! Queue pairs: made and destroyed.
 
-use softnic::{DmaBuf, Memory, QpAttr, QpKind, QpUpdate, RqAttr};
+use softnic::{DmaBuf, Memory, QpAttr, QpKind, ReceiveFormat, RqAttr};
 use zerocopy::IntoBytes;
 
-use super::{Command, Method, Reply, cq, pd};
+use super::{Command, Method, Reply, cq, dct, pd, srq};
 use crate::abi::{
     CreateQp, CreateQpResp, DestroyWithEvents, Mlx5CreateQp, Mlx5CreateQpResp, ModifyQp, QpCap,
     UHW_IN, UHW_OUT,
@@ -30,6 +30,7 @@ pub(super) const CREATE_QP: Command = Command {
             pd: asked.pd_handle,
             send_cq: asked.send_cq_handle,
             recv_cq: asked.recv_cq_handle,
+            xrcd: asked.pd_handle,
             srq: (asked.is_srq != 0).then_some(asked.srq_handle),
             cap: QpCap {
                 max_send_wr: asked.max_send_wr,
@@ -64,14 +65,18 @@ pub(super) const DESTROY_QP: Command = Command {
     is_first: false,
     run: |context, request| {
         let asked: DestroyWithEvents = parse(&request.core[..size_of::<DestroyWithEvents>()])?;
-        qp(context, asked.handle).ok_or(Errno::EINVAL)?;
-        Ok(Reply::new(&destroy(context, asked.handle)?))
+        let destroyed = destroy(context, asked.handle);
+        Ok(Reply::new(&destroyed.map_err(|errno| match errno {
+            Errno::ENOENT => Errno::EINVAL,
+            other => other,
+        })?))
     },
 };
 
 /// Attributes of `QP_CREATE`, in the header's order.
 mod create_attr {
     pub(super) const HANDLE: u16 = 0;
+    pub(super) const XRCD_HANDLE: u16 = 1;
     pub(super) const PD_HANDLE: u16 = 2;
     pub(super) const SRQ_HANDLE: u16 = 3;
     pub(super) const SEND_CQ_HANDLE: u16 = 4;
@@ -89,7 +94,7 @@ pub(super) const QP_CREATE: Method = Method {
     name: "QP_CREATE",
     object: 4,
     method: 0,
-    attrs: &[0, 2, 3, 4, 5, 7, 8, 9, 10, 12, 13, 14, UHW_IN, UHW_OUT],
+    attrs: &[0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12, 13, 14, UHW_IN, UHW_OUT],
     outputs: &[create_attr::RESP_QP_NUM, UHW_OUT],
     is_first: false,
     run: create_method,
@@ -109,19 +114,25 @@ pub(super) const QP_DESTROY: Method = Method {
 };
 
 /// `enum ib_qp_type`.
-pub(super) mod kind {
-    pub(crate) const RC: u8 = 2;
+mod kind {
+    pub(super) const RC: u8 = 2;
+    pub(super) const UC: u8 = 3;
+    pub(super) const UD: u8 = 4;
+    pub(super) const XRC_INITIATOR: u8 = 9;
+    pub(super) const XRC_TARGET: u8 = 10;
+    pub(super) const DRIVER: u8 = 0xff;
 }
 
 /// What a client wants of a queue pair, whichever way it asks.
-struct Wanted {
+pub(super) struct Wanted {
     name: u64,
     kind: u8,
-    pd: u32,
+    pub(super) pd: u32,
+    xrcd: u32,
     send_cq: u32,
-    recv_cq: u32,
-    srq: Option<u32>,
-    cap: QpCap,
+    pub(super) recv_cq: u32,
+    pub(super) srq: Option<u32>,
+    pub(super) cap: QpCap,
     signal_all: bool,
     errors: Option<i32>,
 }
@@ -140,12 +151,17 @@ fn create_method(context: &mut Context, call: &Call<'_>) -> Result<(), Errno> {
     if flags & !SIGNAL_ALL != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
+    let kind = u8::try_from(call.number(create_attr::TYPE)?).map_err(|_| Errno::EINVAL)?;
+    // What this kind hasn't got isn't named.
+    let handle = |id, is_there: bool| if is_there { call.handle(id) } else { Ok(0) };
+    let is_target = kind == kind::XRC_TARGET;
     let wanted = Wanted {
         name: call.number(create_attr::USER_HANDLE)?,
-        kind: u8::try_from(call.number(create_attr::TYPE)?).map_err(|_| Errno::EINVAL)?,
-        pd: call.handle(create_attr::PD_HANDLE)?,
-        send_cq: call.handle(create_attr::SEND_CQ_HANDLE)?,
-        recv_cq: call.handle(create_attr::RECV_CQ_HANDLE)?,
+        kind,
+        pd: handle(create_attr::PD_HANDLE, !is_target)?,
+        xrcd: handle(create_attr::XRCD_HANDLE, is_target)?,
+        send_cq: handle(create_attr::SEND_CQ_HANDLE, !is_target)?,
+        recv_cq: handle(create_attr::RECV_CQ_HANDLE, !is_target && kind != kind::XRC_INITIATOR)?,
         srq: match call.has(create_attr::SRQ_HANDLE) {
             true => Some(call.handle(create_attr::SRQ_HANDLE)?),
             false => None,
@@ -169,6 +185,8 @@ fn create_method(context: &mut Context, call: &Call<'_>) -> Result<(), Errno> {
 /// Flags of mlx5's part that change nothing here: the NIC puts no data into completions.
 const IGNORED: u32 = 1 << 1 | 1 << 8;
 const UAR_PAGE_INDEX: u32 = 1 << 10;
+const TYPE_DCT: u32 = 1 << 4;
+const TYPE_DCI: u32 = 1 << 5;
 const NO_INDEX: u32 = 0xff_ffff;
 
 /// The queues of a pair, in the client's memory.
@@ -207,6 +225,88 @@ fn queues(memory: &dyn ClientMemory, mlx5: &Mlx5CreateQp, has_rq: bool) -> Resul
     Ok(Queues { sq, log_sq_blocks, rq })
 }
 
+/// What a client asks for, if the device has it.
+fn kind_of(wanted: &Wanted, flags: u32) -> Result<QpKind, Errno> {
+    let is_dci = flags & TYPE_DCI != 0;
+    match wanted.kind {
+        kind::DRIVER if is_dci => Ok(QpKind::Dci),
+        _ if is_dci => Err(Errno::EINVAL),
+        kind::RC => Ok(QpKind::Rc),
+        kind::UC => Ok(QpKind::Uc),
+        kind::UD => Ok(QpKind::Ud),
+        kind::XRC_INITIATOR => Ok(QpKind::XrcInitiator),
+        kind::XRC_TARGET => Ok(QpKind::XrcTarget),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// A queue pair's attributes, and those of its receives.
+fn attributes(
+    context: &Context,
+    memory: &dyn ClientMemory,
+    wanted: &Wanted,
+    mlx5: &Mlx5CreateQp,
+    kind: QpKind,
+) -> Result<(QpAttr, ReceiveFormat), Errno> {
+    let domain = pd::pd(context, wanted.pd).ok_or(Errno::EINVAL)?;
+    let send_cq = cq::cq(context, wanted.send_cq).ok_or(Errno::EINVAL)?.id;
+    let recv_cq = match kind {
+        QpKind::XrcInitiator => send_cq,
+        _ => cq::cq(context, wanted.recv_cq).ok_or(Errno::EINVAL)?.id,
+    };
+    let srq = match wanted.srq {
+        None => None,
+        Some(handle) => Some(srq::srq(context, handle).ok_or(Errno::EINVAL)?.id),
+    };
+    let has_rq = srq.is_none() && !matches!(kind, QpKind::XrcInitiator | QpKind::Dci);
+    let Queues { sq, log_sq_blocks, rq } = queues(memory, mlx5, has_rq)?;
+    let record = memory.pin(mlx5.db_addr, 8, true)?;
+    // Without an index of the client's, a completion names the shared queue.
+    let user_index = match mlx5.uidx {
+        NO_INDEX => srq.map_or(0, |srq| srq.number()),
+        index => index,
+    };
+    let (uar, max_rd_atomic) = context.with_port(|port, _| {
+        let uar = *port.pages.get(&mlx5.bfreg_index).ok_or(Errno::EINVAL)?;
+        Ok((uar, port.nic.config().caps.max_rd_atomic))
+    })?;
+    let attr = QpAttr {
+        pd: domain,
+        kind,
+        send_cq,
+        recv_cq,
+        sq,
+        log_sq_blocks,
+        rq,
+        record: Some(record),
+        uar,
+        max_rd_atomic: if kind.is_reliable() { max_rd_atomic } else { 0 },
+        sq_start: 0,
+    };
+    Ok((attr, ReceiveFormat { srq, user_index }))
+}
+
+/// The attributes of the receiving half of an extended connection, which has no queue: requests say where they are received.
+fn target_attributes(context: &Context) -> Result<(QpAttr, ReceiveFormat), Errno> {
+    context.with_port(|port, _| {
+        let placeholders = port.placeholders()?;
+        let attr = QpAttr {
+            pd: placeholders.pd,
+            kind: QpKind::XrcTarget,
+            send_cq: placeholders.cq,
+            recv_cq: placeholders.cq,
+            sq: Memory::zeroed(wire::wqe::WQEBB).dma(),
+            log_sq_blocks: 0,
+            rq: None,
+            record: None,
+            uar: placeholders.uar,
+            max_rd_atomic: 0,
+            sq_start: 0,
+        };
+        Ok((attr, ReceiveFormat::default()))
+    })
+}
+
 fn create(
     context: &mut Context,
     memory: &dyn ClientMemory,
@@ -214,42 +314,37 @@ fn create(
     driver: &[u8],
 ) -> Result<Made, Errno> {
     let mlx5: Mlx5CreateQp = parse(driver)?;
-    if wanted.kind != kind::RC || wanted.srq.is_some() {
+    if mlx5.flags & !(IGNORED | UAR_PAGE_INDEX | TYPE_DCI | TYPE_DCT) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    if mlx5.flags & !(IGNORED | UAR_PAGE_INDEX) != 0 || mlx5.flags & UAR_PAGE_INDEX == 0 {
-        return Err(Errno::EOPNOTSUPP);
+    let answer = Mlx5CreateQpResp { bfreg_index: mlx5.bfreg_index, ..Mlx5CreateQpResp::default() };
+    if mlx5.flags & TYPE_DCT != 0 {
+        if wanted.kind != kind::DRIVER || mlx5.flags & TYPE_DCI != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let handle = dct::create(context, wanted, &mlx5)?;
+        return Ok(Made { handle, qpn: 0, driver: answer });
     }
-    let domain = pd::pd(context, wanted.pd).ok_or(Errno::EINVAL)?;
-    let send_cq = cq::cq(context, wanted.send_cq).ok_or(Errno::EINVAL)?.id;
-    let recv_cq = cq::cq(context, wanted.recv_cq).ok_or(Errno::EINVAL)?.id;
+    let kind = kind_of(wanted, mlx5.flags)?;
+    let xrcd = (kind == QpKind::XrcTarget).then_some(wanted.xrcd);
+    let (attr, format) = match xrcd {
+        Some(xrcd) => {
+            srq::xrcd_of(context, xrcd).ok_or(Errno::EINVAL)?;
+            target_attributes(context)?
+        }
+        // Doorbell registers numbered the old way.
+        None if mlx5.flags & UAR_PAGE_INDEX == 0 => return Err(Errno::EOPNOTSUPP),
+        None => attributes(context, memory, wanted, &mlx5, kind)?,
+    };
     let errors = cq::errors_of(context, wanted.errors)?;
     if !context.objects.has_room() {
         return Err(Errno::ENOMEM);
     }
-    let Queues { sq, log_sq_blocks, rq } = queues(memory, &mlx5, wanted.srq.is_none())?;
-    let record = memory.pin(mlx5.db_addr, 8, true)?;
-    let user_index = (mlx5.uidx != NO_INDEX).then_some(mlx5.uidx);
-    let qpn = context.with_port(|port, _| {
-        let uar = *port.pages.get(&mlx5.bfreg_index).ok_or(Errno::EINVAL)?;
-        let qpn = port.nic.create_qp(QpAttr {
-            pd: domain,
-            kind: QpKind::Rc,
-            send_cq,
-            recv_cq,
-            sq,
-            log_sq_blocks,
-            rq,
-            record: Some(record),
-            uar,
-            max_rd_atomic: port.nic.config().caps.max_rd_atomic,
-            sq_start: 0,
-        })?;
-        port.nic.update_qp(qpn, QpUpdate { user_index, ..QpUpdate::default() })?;
-        Ok(qpn)
-    })?;
+    let qpn = context.with_port(|port, _| Ok(port.nic.create_qp_as(attr, format)?))?;
     let object = QpObject {
         qpn,
+        kind,
+        xrcd,
         cap: wanted.cap,
         signal_all: wanted.signal_all,
         attr: ModifyQp::default(),
@@ -263,8 +358,7 @@ fn create(
             Ok(())
         })?;
     }
-    let driver = Mlx5CreateQpResp { bfreg_index: mlx5.bfreg_index, ..Mlx5CreateQpResp::default() };
-    Ok(Made { handle, qpn: qpn.0, driver })
+    Ok(Made { handle, qpn: qpn.0, driver: answer })
 }
 
 pub(super) fn qp(context: &Context, handle: u32) -> Option<&QpObject> {
@@ -276,6 +370,9 @@ pub(super) fn qp(context: &Context, handle: u32) -> Option<&QpObject> {
 
 /// Destroys a queue pair. Gives the events that its client has read about it.
 pub(super) fn destroy(context: &mut Context, handle: u32) -> Result<u32, Errno> {
+    if dct::dct(context, handle).is_some() {
+        return dct::destroy(context, handle).map(|()| 0);
+    }
     let object = qp(context, handle).ok_or(Errno::ENOENT)?;
     let (qpn, errors) = (object.qpn, object.errors.clone());
     context.with_port(|port, _| {

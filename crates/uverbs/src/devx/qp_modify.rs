@@ -228,8 +228,8 @@ fn apply(context: &Context, qp: &Qp, opcode: Opcode, kept: &[u8]) -> Result<(), 
             }
             Opcode::Init2RtrQp => Some(Modify::ToRtr {
                 dest_nic: match qp.kind {
-                    QpKind::Rc => port.route(fabric, device, of(qpc::REMOTE_QPN))?,
                     QpKind::Dci => 0,
+                    _ => port.route(fabric, device, of(qpc::REMOTE_QPN))?,
                 },
                 dest_qpn: Qpn(of(qpc::REMOTE_QPN)),
                 rq_psn: of(qpc::NEXT_RCV_PSN),
