@@ -140,17 +140,9 @@ impl Cq {
             return Err(Overrun);
         }
         let size = 1u64 << self.log_size;
-        if !self.ignore_overrun && self.produced - self.consumed >= size {
-            let record = self.record.load_u32(RECORD_CQ_CONSUMER * 4).unwrap_or_default();
-            let ahead = u32::from_be_bytes(record).wrapping_sub(self.consumed as u32) & 0xff_ffff;
-            // A consumer can't be past the producer: such a record says nothing.
-            if u64::from(ahead) <= self.produced - self.consumed {
-                self.consumed += u64::from(ahead);
-            }
-            if self.produced - self.consumed >= size {
-                self.in_error = true;
-                return Err(Overrun);
-            }
+        if !self.ignore_overrun && self.produced - self.consumed >= size && self.unread() >= size {
+            self.in_error = true;
+            return Err(Overrun);
         }
         let slot = if self.collapsed { 0 } else { (self.produced & (size - 1)) as usize };
         let cqe = cqe.with_owner(self.produced, self.log_size);
@@ -166,6 +158,17 @@ impl Cq {
             self.solicited = self.produced;
         }
         Ok(())
+    }
+
+    /// Entries that weren't consumed, as the record says now.
+    pub(crate) fn unread(&mut self) -> u64 {
+        let record = self.record.load_u32(RECORD_CQ_CONSUMER * 4).unwrap_or_default();
+        let ahead = u32::from_be_bytes(record).wrapping_sub(self.consumed as u32) & 0xff_ffff;
+        // A consumer can't be past the producer: such a record says nothing.
+        if u64::from(ahead) <= self.produced - self.consumed {
+            self.consumed += u64::from(ahead);
+        }
+        self.produced - self.consumed
     }
 
     /// Goes on in another ring; the last entry of this one says so.

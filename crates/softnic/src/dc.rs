@@ -41,7 +41,6 @@ pub(crate) struct Dct {
 pub(crate) struct Connection {
     pub dct: u32,
     pub number: u32,
-    pub pd: u32,
     pub link: usize,
     pub responder: Responder,
     live: bool,
@@ -83,7 +82,6 @@ impl Targets {
                 .map(|_| Connection {
                     dct: 0,
                     number: 0,
-                    pd: 0,
                     link: 0,
                     responder: Responder::new(0, 0, 0, max_rd_atomic, 0),
                     live: false,
@@ -226,7 +224,6 @@ impl Targets {
         let Some(connection) = self.connections.get_mut(at) else { return };
         connection.dct = index;
         connection.number = dct.number;
-        connection.pd = dct.pd;
         connection.link = link;
         connection.live = true;
         connection.broken = dct.key != header.va;

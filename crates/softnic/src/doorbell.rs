@@ -16,6 +16,12 @@ const PAGES_A_STEP: usize = 16;
 const PATIENCE: u32 = 64;
 
 impl Nic {
+    /// Steps after which each doorbell page was looked at.
+    #[must_use]
+    pub fn steps_around(&self) -> usize {
+        self.uar_list.len().div_ceil(PAGES_A_STEP)
+    }
+
     pub(crate) fn poll_doorbells(&mut self, now: Nanos) -> u32 {
         let mut rung = 0;
         let pages = self.uar_list.len();

@@ -311,17 +311,17 @@ impl Nic {
         };
         for _ in 0..self.owing.len() {
             let Some(index) = self.owing.pop_front() else { break };
-            let (responder, number, pd, link) = if index & CONNECTION != 0 {
+            let (responder, number, link) = if index & CONNECTION != 0 {
                 let at = (index & !CONNECTION) as usize;
                 let Some(connection) = self.targets.connections.get_mut(at) else { continue };
-                let Connection { responder, number, pd, link, .. } = connection;
-                (responder, *number, *pd, *link)
+                let Connection { responder, number, link, .. } = connection;
+                (responder, *number, *link)
             } else {
                 let Some(qp) = self.qps.at_mut(index) else { continue };
-                (&mut qp.responder, qp.qpn, qp.pd, qp.link)
+                (&mut qp.responder, qp.qpn, qp.link)
             };
             let Some(link) = self.links.get_mut(link) else { continue };
-            let done = respond(responder, number, pd, link, &air, &mut left);
+            let done = respond(responder, number, link, &air, &mut left);
             link.tx_responses.publish();
             if done {
                 responder.queued = false;
@@ -457,6 +457,7 @@ fn take_request(
             Some(Srq { queue, pd, completions: Some((cq, user_index)), .. }) => {
                 target = Target {
                     rq: Some(queue),
+                    pd: *pd,
                     rq_pd: *pd,
                     cq: *cq,
                     user_index: *user_index,

@@ -48,6 +48,14 @@ pub enum CreateError {
         /// The first such entry.
         entry: u32,
     },
+    /// A CQ would lose entries.
+    #[error(
+        "the CQ holds {unread} entries that weren't consumed, more than its new ring has: poll it first"
+    )]
+    CqHolds {
+        /// How many.
+        unread: u64,
+    },
     /// A receive queue without a doorbell record.
     #[error("a receive queue needs a doorbell record: its producer is written nowhere else")]
     ReceiveWithoutRecord,

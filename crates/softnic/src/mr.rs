@@ -56,6 +56,13 @@ impl Regions {
         })
     }
 
+    /// Puts another region behind the same keys.
+    pub(crate) fn replace(&mut self, keys: MrKeys, region: Region) -> bool {
+        let known = self.table.get_mut(keys.lkey >> 9, keys.lkey as u8);
+        let known = known.filter(|_| keys.rkey == keys.lkey | REMOTE << 8);
+        known.map(|known| *known = region).is_some()
+    }
+
     pub(crate) fn remove(&mut self, keys: MrKeys) -> Option<Region> {
         if keys.lkey >> 8 & REMOTE != 0 || keys.rkey != keys.lkey | REMOTE << 8 {
             return None;

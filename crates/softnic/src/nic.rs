@@ -284,6 +284,22 @@ impl Nic {
     /// # Errors
     /// Unknown PD, memory shorter than the region, a region that wraps the address space, or a full table.
     pub fn reg_mr(&mut self, attr: MrAttr) -> Result<MrKeys, CreateError> {
+        let region = self.region(attr)?;
+        self.mrs.insert(region).ok_or(CreateError::TableFull { what: "memory regions" })
+    }
+
+    /// Registers other memory, or the same in another way, in the place of a region: it keeps the keys.
+    ///
+    /// # Errors
+    /// As [`reg_mr`](Self::reg_mr), or unknown keys.
+    pub fn rereg_mr(&mut self, keys: MrKeys, attr: MrAttr) -> Result<(), CreateError> {
+        let region = self.region(attr)?;
+        self.settle_all();
+        let is_known = self.mrs.replace(keys, region);
+        if is_known { Ok(()) } else { Err(CreateError::Unknown { what: "memory region" }) }
+    }
+
+    fn region(&self, attr: MrAttr) -> Result<Region, CreateError> {
         self.check_pd(attr.pd)?;
         if (attr.memory.len() as u64) < attr.length {
             return Err(CreateError::Memory {
@@ -297,14 +313,13 @@ impl Nic {
         if attr.length > 0 && attr.iova.checked_add(attr.length - 1).is_none() {
             return Err(CreateError::Range { what: "region's last address", max: u64::MAX });
         }
-        let region = Region {
+        Ok(Region {
             iova: attr.iova,
             length: attr.length,
             pd: attr.pd.0,
             access: attr.access,
             memory: attr.memory,
-        };
-        self.mrs.insert(region).ok_or(CreateError::TableFull { what: "memory regions" })
+        })
     }
 
     /// Deregisters memory: from now on its keys match nothing.
@@ -380,7 +395,7 @@ impl Nic {
     /// stay there, and the next completion is in the new ring.
     ///
     /// # Errors
-    /// Unknown, collapsed, sizes, or alignment.
+    /// Unknown, collapsed, sizes, alignment, or more entries that weren't consumed than it would hold.
     pub fn resize_cq(&mut self, cq: CqId, ring: DmaBuf, log_size: u32) -> Result<(), CreateError> {
         let index = self.check_cq(cq)?;
         let unknown = CreateError::Unknown { what: "completion queue" };
@@ -393,6 +408,10 @@ impl Nic {
         if (ring.len() as u64) < needed || !ring.is_aligned(64) {
             let got = ring.len() as u64;
             return Err(CreateError::Memory { what: "completion queue", needed, got, align: 64 });
+        }
+        let unread = cq.unread();
+        if unread > 1 << log_size {
+            return Err(CreateError::CqHolds { unread });
         }
         cq.resize(ring, log_size);
         Ok(())

@@ -318,6 +318,8 @@ pub(crate) struct Owed {
     /// Old value of an atomic.
     pub value: u64,
     pub is_atomic: bool,
+    /// Protection domain of a read's region.
+    pub pd: u32,
 }
 
 /// An atomic that was executed, kept in case its response gets lost.

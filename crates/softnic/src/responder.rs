@@ -96,7 +96,7 @@ pub(crate) fn execute(
             }
             return Outcome::Refused;
         }
-        return repeat(r, psn, header);
+        return repeat(r, target.pd, psn, header);
     }
     let result = match header.op {
         op::WRITE => write(r, target, header, payload, mrs, cqs, placement),
@@ -148,13 +148,10 @@ impl From<Check> for Refusal {
 }
 
 /// A request that was executed before: its acknowledgement or response was lost.
-fn repeat(r: &mut Responder, psn: u64, header: &Header) -> Outcome {
+fn repeat(r: &mut Responder, pd: u32, psn: u64, header: &Header) -> Outcome {
     let room = r.owed_tail - r.owed_head < r.owed.len() as u64;
     match header.op {
-        op::READ if room => push_owed(
-            r,
-            Owed { psn, va: header.va, rkey: header.rkey, len: header.total, ..Owed::default() },
-        ),
+        op::READ if room => push_owed(r, owed_read(pd, psn, header)),
         op::ATOMIC if room => {
             if let Some(replay) = r.replays.iter().find(|x| x.valid && x.psn == psn).copied() {
                 push_owed(
@@ -304,6 +301,11 @@ fn owe(r: &mut Responder, owed: Owed) -> Result<(), Refusal> {
     Ok(())
 }
 
+fn owed_read(pd: u32, psn: u64, header: &Header) -> Owed {
+    let (va, rkey, len) = (header.va, header.rkey, header.total);
+    Owed { psn, va, rkey, len, pd, ..Owed::default() }
+}
+
 fn read(
     r: &mut Responder,
     target: &Target<'_>,
@@ -316,8 +318,7 @@ fn read(
         let len = u64::from(header.total);
         mrs.remote(target.pd, header.rkey, header.va, len, Access::REMOTE_READ)?;
     }
-    let owed = Owed { psn, va: header.va, rkey: header.rkey, len: header.total, ..Owed::default() };
-    owe(r, owed)?;
+    owe(r, owed_read(target.pd, psn, header))?;
     // Each response packet takes a sequence number.
     Ok(header.imm.max(1))
 }
@@ -394,7 +395,6 @@ impl Air<'_> {
 pub(crate) fn respond(
     r: &mut Responder,
     number: u32,
-    pd: u32,
     link: &mut LinkEnd,
     air: &Air<'_>,
     budget: &mut u32,
@@ -432,7 +432,13 @@ pub(crate) fn respond(
             let source = if now == 0 {
                 None
             } else {
-                match air.mrs.remote(pd, owed.rkey, owed.va, u64::from(now), Access::REMOTE_READ) {
+                match air.mrs.remote(
+                    owed.pd,
+                    owed.rkey,
+                    owed.va,
+                    u64::from(now),
+                    Access::REMOTE_READ,
+                ) {
                     Ok(source) => Some(source),
                     Err(check) => {
                         // The region went away between the request and this packet.

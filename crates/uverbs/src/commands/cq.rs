@@ -260,7 +260,11 @@ fn resize(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> 
     let log_size = log_size(asked.cqe)?;
     let (id, stride) = (object.id, object.stride);
     let ring = request.memory.pin(mlx5.buf_addr, stride << log_size, true)?;
-    context.with_port(|port, _| Ok(port.nic.resize_cq(id, ring, log_size)?))?;
+    let shared = Arc::clone(&context.shared);
+    context.with_port(|port, _| {
+        shared.catch_up(port);
+        Ok(port.nic.resize_cq(id, ring, log_size)?)
+    })?;
     Ok(Reply::new(&[(1u32 << log_size) - 1, 0]))
 }
 

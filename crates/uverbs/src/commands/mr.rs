@@ -91,25 +91,23 @@ fn access(flags: u32) -> Result<IbAccess, Errno> {
     Ok(access)
 }
 
-/// Registers `length` bytes at `start`, named from `iova` on.
+/// `length` bytes at `start`, named from `iova` on.
 fn region(
     context: &Context,
     memory: &dyn ClientMemory,
     (start, length, iova): (u64, u64, u64),
     pd_handle: u32,
     flags: u32,
-) -> Result<MrObject, Errno> {
+) -> Result<MrAttr, Errno> {
     let access = access(flags)?;
     let page = PAGE as u64;
     if start % page != iova % page || length == 0 {
         return Err(Errno::EINVAL);
     }
     start.checked_add(length).zip(iova.checked_add(length)).ok_or(Errno::EINVAL)?;
-    let domain = pd::pd(context, pd_handle).ok_or(Errno::EINVAL)?;
-    let pinned = memory.pin(start, length, access.contains(IbAccess::LOCAL_WRITE))?;
-    let attr = MrAttr { pd: domain, iova, length, access: access.of_nic(), memory: pinned };
-    let keys = context.with_port(|port, _| Ok(port.nic.reg_mr(attr)?))?;
-    Ok(MrObject { keys, pd: pd_handle, start, iova, length, flags })
+    let pd = pd::pd(context, pd_handle).ok_or(Errno::EINVAL)?;
+    let memory = memory.pin(start, length, access.contains(IbAccess::LOCAL_WRITE))?;
+    Ok(MrAttr { pd, iova, length, access: access.of_nic(), memory })
 }
 
 fn register(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
@@ -117,9 +115,10 @@ fn register(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno
     if !context.objects.has_room() {
         return Err(Errno::ENOMEM);
     }
-    let place = (asked.start, asked.length, asked.hca_va);
-    let object = region(context, request.memory, place, asked.pd_handle, asked.access_flags)?;
-    let keys = object.keys;
+    let RegMr { start, length, hca_va: iova, access_flags: flags, pd_handle: pd, .. } = asked;
+    let attr = region(context, request.memory, (start, length, iova), pd, flags)?;
+    let keys = context.with_port(|port, _| Ok(port.nic.reg_mr(attr)?))?;
+    let object = MrObject { keys, pd, start, iova, length, flags };
     let mr_handle = context.objects.add(Object::Mr(object));
     Ok(Reply::new(&RegMrResp { mr_handle, lkey: keys.lkey, rkey: keys.rkey }))
 }
@@ -131,7 +130,7 @@ mod again {
     pub(super) const ACCESS: u32 = 1 << 2;
 }
 
-/// Registers a region again, with some of its attributes changed: it has new keys, and the old ones match nothing.
+/// Registers a region again, with some of its attributes changed. It keeps its keys.
 fn register_again(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
     let asked: ReregMr = parse(&request.core[..size_of::<ReregMr>()])?;
     let known = again::PLACE | again::PD | again::ACCESS;
@@ -140,18 +139,19 @@ fn register_again(context: &mut Context, request: &Request<'_>) -> Result<Reply,
     }
     let old = mr(context, asked.mr_handle).ok_or(Errno::EINVAL)?;
     let given = |flag| asked.flags & flag != 0;
-    let place = match given(again::PLACE) {
+    let (start, length, iova) = match given(again::PLACE) {
         true => (asked.start, asked.length, asked.hca_va),
         false => (old.start, old.length, old.iova),
     };
     let pd = if given(again::PD) { asked.pd_handle } else { old.pd };
     let flags = if given(again::ACCESS) { asked.access_flags } else { old.flags };
-    let new = region(context, request.memory, place, pd, flags)?;
-    context.with_port(|port, _| Ok(port.nic.dereg_mr(old.keys)?))?;
+    let attr = region(context, request.memory, (start, length, iova), pd, flags)?;
+    let keys = old.keys;
+    context.with_port(|port, _| Ok(port.nic.rereg_mr(keys, attr)?))?;
     if let Some(Object::Mr(object)) = context.objects.get_mut(asked.mr_handle) {
-        *object = new;
+        *object = MrObject { keys, pd, start, iova, length, flags };
     }
-    Ok(Reply::new(&ReregMrResp { lkey: new.keys.lkey, rkey: new.keys.rkey }))
+    Ok(Reply::new(&ReregMrResp { lkey: keys.lkey, rkey: keys.rkey }))
 }
 
 /// Memory behind a dmabuf is a GPU's, which this device has no way to: the kernel says the same of a device, or of an

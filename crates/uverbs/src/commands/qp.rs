@@ -144,7 +144,7 @@ struct Made {
 }
 
 /// `IB_UVERBS_QP_CREATE_SQ_SIG_ALL`.
-const SIGNAL_ALL: u64 = 1 << 4;
+const SIGNAL_ALL: u64 = 1 << 12;
 
 fn create_method(context: &mut Context, call: &Call<'_>) -> Result<(), Errno> {
     let flags = call.number_or(create_attr::FLAGS)?.unwrap_or(0);
@@ -337,6 +337,15 @@ fn create(
         None => attributes(context, memory, wanted, &mlx5, kind)?,
     };
     let errors = cq::errors_of(context, wanted.errors)?;
+    // As a query tells it, the queue holds what it has places for.
+    let cap = match &attr.rq {
+        Some(rq) => QpCap {
+            max_recv_wr: 1 << rq.log_wqes,
+            max_recv_sge: (1 << rq.log_stride) / 16,
+            ..wanted.cap
+        },
+        None => QpCap { max_recv_wr: 0, max_recv_sge: 0, ..wanted.cap },
+    };
     if !context.objects.has_room() {
         return Err(Errno::ENOMEM);
     }
@@ -345,7 +354,7 @@ fn create(
         qpn,
         kind,
         xrcd,
-        cap: wanted.cap,
+        cap,
         signal_all: wanted.signal_all,
         attr: ModifyQp::default(),
         errors: errors.clone(),
