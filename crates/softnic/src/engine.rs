@@ -47,6 +47,11 @@ impl Nic {
             return Step { executed: 0, next_event: Some(until) };
         }
         let mut next = NEVER;
+        // A peer's request may answer what its response acknowledges: requests that are taken now are those that were there
+        // before the responses were looked at, so that no answer overtakes its acknowledgement.
+        for link in &mut self.links {
+            link.rx_requests.look();
+        }
         let mut executed = self.poll_doorbells(now);
         executed += self.take_responses(now, budget, &mut next);
         executed += self.take_requests(now, budget, &mut next);

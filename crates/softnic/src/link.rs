@@ -141,6 +141,8 @@ pub(crate) struct Receiver {
     tail: u64,
     /// The size of the record that `peek` showed.
     record: u64,
+    /// What comes in is seen by [`look`](Self::look) alone.
+    patient: bool,
 }
 
 fn lane(log_bytes: u32) -> (Sender, Receiver) {
@@ -158,7 +160,7 @@ impl Sender {
 impl Receiver {
     fn new(ring: Arc<Ring>) -> Self {
         let view = View::of(&ring);
-        Self { ring, view, head: 0, tail: 0, record: 0 }
+        Self { ring, view, head: 0, tail: 0, record: 0, patient: false }
     }
 }
 
@@ -293,9 +295,23 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Looks at what the sender has produced.
+    /// Looks at what the sender has produced, unless that has its time.
     #[inline]
     fn refresh(&mut self) {
+        if !self.patient {
+            self.read_tail();
+        }
+    }
+
+    /// Looks at what the sender has produced: what it produces later isn't seen before the next look.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        self.patient = true;
+        self.read_tail();
+    }
+
+    #[inline]
+    fn read_tail(&mut self) {
         let tail = self.ring.tail().load(Ordering::Acquire);
         // The sender may be another process: a counter that can't be is none.
         if tail.wrapping_sub(self.head) <= self.view.capacity() && tail.is_multiple_of(LINE as u64)

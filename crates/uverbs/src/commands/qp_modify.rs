@@ -142,10 +142,7 @@ fn transition(kind: QpKind, from: u8, to: u8) -> Option<Transition> {
         (RTR, RTS) => (asks | SQ_PSN, CUR_STATE | rights | timer | path),
         (RTS, RTS) | (SQD, RTS) => (0, CUR_STATE | rights | timer | path),
         (RTS, SQD) if !is_target => (0, SQD_NOTIFY),
-        (SQD, SQD) => {
-            let reads = if kind == QpKind::Rc { MAX_DEST_RD } else { 0 };
-            (0, PKEY | rights | timer | path | (asks & !TIMEOUT) | reads)
-        }
+        (SQD, SQD) => (0, PKEY | rights | timer | path),
         _ => return None,
     };
     Some(Transition { from, to, must, may })
@@ -154,6 +151,15 @@ fn transition(kind: QpKind, from: u8, to: u8) -> Option<Transition> {
 /// Acknowledgements are waited for at least this long (4.096 us * 2^16): the peer's engine is a thread that has to
 /// be given a processor first.
 pub(crate) const LEAST_TIMEOUT: u8 = 16;
+
+/// Attributes that half of an extended connection has no use for: whoever gives them all the same isn't refused.
+fn unused(kind: QpKind) -> u32 {
+    match kind {
+        QpKind::XrcInitiator => mask::MAX_DEST_RD | mask::MIN_RNR_TIMER,
+        QpKind::XrcTarget => mask::MAX_RD | mask::RETRY_CNT | mask::RNR_RETRY,
+        _ => 0,
+    }
+}
 
 /// What a step of verbs is to the NIC.
 enum Step {
@@ -222,6 +228,7 @@ fn modify(context: &mut Context, asked: &ModifyQp) -> Result<Option<u32>, Errno>
     let mut attr = object.attr;
     let info = context.with_port(|port, _| port.nic.query_qp(qpn).ok_or(Errno::EINVAL))?;
     let from = state_of(&info);
+    let asked = &ModifyQp { attr_mask: asked.attr_mask & !unused(kind), ..*asked };
     let given = asked.attr_mask;
     if given & mask::CUR_STATE != 0 && asked.cur_qp_state != from {
         return Err(Errno::EINVAL);
