@@ -20,6 +20,10 @@ pub struct NicOptions {
     #[arg(long, value_name = "NAME[:PORT]", value_parser = device)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// The same for the remote side, where it is another one
+    #[arg(long, value_name = "NAME[:PORT]", value_parser = device)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_device: Option<String>,
     /// GID of that port, on Ethernet; RoCE v2 and routable unless said
     #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,9 +49,16 @@ impl NicOptions {
     pub fn or(self, otherwise: Self) -> Self {
         Self {
             device: self.device.or(otherwise.device),
+            remote_device: self.remote_device.or(otherwise.remote_device),
             gid_index: self.gid_index.or(otherwise.gid_index),
             mtu: self.mtu.or(otherwise.mtu),
         }
+    }
+
+    /// Those of the remote side.
+    #[must_use]
+    pub fn remote(&self) -> Self {
+        Self { device: self.remote_device.clone().or(self.device.clone()), ..self.clone() }
     }
 
     /// As the choice of a port takes it, beside the GPU of that PCI address.
@@ -168,6 +179,7 @@ mod tests {
     #[test]
     fn what_the_command_line_says_goes_before_what_a_record_says() {
         let of = |device: Option<&str>, gid_index| NicOptions {
+            remote_device: None,
             device: device.map(str::to_owned),
             gid_index,
             mtu: None,
@@ -175,5 +187,19 @@ mod tests {
         assert_eq!(of(Some("a"), None).or(of(Some("b"), Some(3))), of(Some("a"), Some(3)));
         let asked = of(Some("mlx5_1:2"), Some(3)).asked(None);
         assert_eq!((asked.port.device.as_deref(), asked.port.port), (Some("mlx5_1"), Some(2)));
+    }
+
+    #[test]
+    fn the_remote_side_has_the_same_device_unless_another_is_named() {
+        for (remote, expected) in [(None, "mlx5_0"), (Some("mlx5_1"), "mlx5_1")] {
+            let options = NicOptions {
+                device: Some("mlx5_0".to_owned()),
+                remote_device: remote.map(str::to_owned),
+                gid_index: Some(3),
+                mtu: None,
+            };
+            let remote = options.remote();
+            assert_eq!((remote.device.as_deref(), remote.gid_index), (Some(expected), Some(3)));
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::context::RunContext;
 use crate::hardware::{Hardware, NicOptions};
 use crate::point::{Point, PointError, Transport};
 
-/// Both sides on one port of a device, each with an open device of its own.
+/// Both sides on one port of a device, or on one each, with an open device of their own.
 pub(super) fn by_verbs(
     ctx: &RunContext,
     point: &Point,
@@ -19,7 +19,7 @@ pub(super) fn by_verbs(
     need: &Need,
 ) -> Result<(Nics, Ends), PointError> {
     let near = open_verbs(ctx.nic_options(), point, gpu, need.virtual_time)?;
-    let far = open_verbs(ctx.nic_options(), point, gpu, need.virtual_time)?;
+    let far = open_verbs(&ctx.nic_options().remote(), point, gpu, need.virtual_time)?;
     let told = Arc::clone(&near);
     let hardware = Hardware::new(near.port()).with_steps(move || told.notes());
     Ok((Nics::Device(hardware), [near, far]))

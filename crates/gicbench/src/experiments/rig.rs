@@ -204,7 +204,8 @@ impl Rig {
         let seat = Seat::take(ctx, point, need)?;
         // Where nobody executes there is no remote side.
         if let (Some(team), true) = (ctx.team(), point.nic != point::Nic::None) {
-            let ((nics, ends), session) = across::near(ctx, point, need, team, &seat.attr)?;
+            let ((nics, ends), session) =
+                across::near(ctx, point, need, team, (&seat.attr, seat.gpu.as_ref()))?;
             return seat.rig(nics, ends, Some(session));
         }
         let both = |fabric: &Fabric| -> Ends {
@@ -230,10 +231,13 @@ impl Rig {
             }
             point::Nic::Mlx5 => {
                 let options = ctx.nic_options();
-                let (hardware, nic) = devices::mlx5(options, seat.gpu.as_ref())?;
-                // Both ends are one port: its packets turn around in it.
-                let end = || Arc::clone(&nic) as Arc<dyn Nic>;
-                (Nics::Device(hardware), [end(), end()])
+                let (hardware, near) = devices::mlx5(options, seat.gpu.as_ref())?;
+                // Unless it is said otherwise both ends are one port: its packets turn around in it.
+                let far = match options.remote_device {
+                    Some(_) => devices::mlx5(&options.remote(), seat.gpu.as_ref())?.1,
+                    None => Arc::clone(&near),
+                };
+                (Nics::Device(hardware), [near as _, far as _])
             }
             point::Nic::Verbs => devices::by_verbs(ctx, point, seat.gpu.as_ref(), need)?,
         };
@@ -245,10 +249,10 @@ impl Rig {
         ctx: &mut RunContext,
         point: &Point,
         need: &Need,
-        nics: impl FnOnce(&FabricAttr) -> Result<(Nics, Ends), PointError>,
+        nics: impl FnOnce(&FabricAttr, Option<&Arc<Gpu>>) -> Result<(Nics, Ends), PointError>,
     ) -> Result<Self, PointError> {
         let seat = Seat::take(ctx, point, need)?;
-        let (nics, ends) = nics(&seat.attr)?;
+        let (nics, ends) = nics(&seat.attr, seat.gpu.as_ref())?;
         seat.rig(nics, ends, None)
     }
 

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use ranks::World;
 use rdma::remote::{Introduction, Line, RemoteNic, Side};
-use rdma::soft::FabricAttr;
 
-use super::super::rig::{Ends, Need, Nics, Rig};
+use super::super::rig::{Need, Rig};
 use super::{Link, own, reply};
 use crate::context::{Interrupt, RunContext, Settings};
 use crate::cpus::{Cpus, EngineChoice};
-use crate::hardware::NicOptions;
 use crate::plan::Registry;
 use crate::platform::Platform;
 use crate::point::{Point, PointError};
@@ -72,9 +70,12 @@ impl Far {
     pub(crate) fn run(mut self, orders: &Receiver<Order>, reports: &Sender<Report>) {
         // Who is told has gone only if rank 0 has.
         let tell = |report| drop(reports.send(report));
-        let options = self.context.nic_options().clone();
-        let rig = match Rig::open_far(&mut self.context, &self.point, &self.need, |attr| {
-            Self::nics(&self.point, self.link.as_deref(), &self.near, &self.line, attr, &options)
+        let options = self.context.nic_options().remote();
+        let rig = match Rig::open_far(&mut self.context, &self.point, &self.need, |attr, gpu| {
+            let link = Link::Far(self.link.as_deref().unwrap_or("".as_ref()));
+            let (nics, nic) = own(&self.point, &link, (attr, gpu), &options)?;
+            let rank_0 = RemoteNic::new(Arc::clone(&self.line), self.near.clone());
+            Ok((nics, [nic, Arc::new(rank_0)]))
         }) {
             Ok(rig) => rig,
             Err(error) => return tell(Report::Ended(Err(error))),
@@ -97,19 +98,6 @@ impl Far {
                 }
             }
         }
-    }
-
-    fn nics(
-        point: &Point,
-        link: Option<&std::path::Path>,
-        near: &Introduction,
-        line: &Arc<dyn Line>,
-        attr: &FabricAttr,
-        options: &NicOptions,
-    ) -> Result<(Nics, Ends), PointError> {
-        let (nics, nic) = own(point, &Link::Far(link.unwrap_or("".as_ref())), attr, options)?;
-        let rank_0 = RemoteNic::new(Arc::clone(line), near.clone());
-        Ok((nics, [nic, Arc::new(rank_0)]))
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use device::cuda::Gpu;
 use rdma::Nic;
 use rdma::remote::{RemoteNic, Side};
 use rdma::soft::{Fabric, FabricAttr, SharedLink};
@@ -102,7 +103,7 @@ enum Link<'a> {
 fn own(
     point: &Point,
     link: &Link<'_>,
-    attr: &FabricAttr,
+    (attr, gpu): (&FabricAttr, Option<&Arc<Gpu>>),
     options: &NicOptions,
 ) -> Result<(Nics, Arc<dyn Nic>), PointError> {
     match point.nic {
@@ -116,11 +117,11 @@ fn own(
             Ok((Nics::Soft(fabric), nic))
         }
         point::Nic::Mlx5 => {
-            let (hardware, nic) = devices::mlx5(options, None)?;
+            let (hardware, nic) = devices::mlx5(options, gpu)?;
             Ok((Nics::Device(hardware), nic))
         }
         point::Nic::Verbs => {
-            let nic = devices::open_verbs(options, point, None, false)?;
+            let nic = devices::open_verbs(options, point, gpu, false)?;
             Ok((Nics::Device(Hardware::new(nic.port())), nic))
         }
         nic => Err(PointError::not_run(format!("NIC {nic} does not reach another rank"))),
@@ -133,7 +134,7 @@ pub(super) fn near(
     point: &Point,
     need: &Need,
     team: &Arc<Team>,
-    attr: &FabricAttr,
+    (attr, gpu): (&FabricAttr, Option<&Arc<Gpu>>),
 ) -> Result<((Nics, Ends), Session), PointError> {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
     if need.virtual_time {
@@ -142,9 +143,9 @@ pub(super) fn near(
         ));
     }
     let link = SharedLink::create().map_err(broke)?;
-    let (nics, nic) = own(point, &Link::Near(&link), attr, ctx.nic_options())?;
+    let (nics, nic) = own(point, &Link::Near(&link), (attr, gpu), ctx.nic_options())?;
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
-    let side = Arc::new(Side::new(Arc::clone(&nic), None));
+    let side = Arc::new(Side::new(Arc::clone(&nic), gpu.cloned()));
     let json = |error: serde_json::Error| PointError::failed(error.to_string());
     let left = ctx.remaining("the remote side")?;
     let open = Open {
