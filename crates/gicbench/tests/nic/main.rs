@@ -145,42 +145,104 @@ fn devices_are_described() {
     }
 }
 
-#[test]
-fn pingpong_finds_its_data_whole() {
-    if !has("ibv_rc_pingpong") {
-        return;
-    }
-    for (port, options, arguments) in [
-        (18600, &[] as &[&str], "-c -n 100"),
-        (18601, &[], "-c -e -n 1000"),
-        (18602, &["--link-layer", "ethernet"], "-c -e -g 3 -n 1000"),
-    ] {
-        pair(options, &format!("ibv_rc_pingpong {arguments}"), port);
+/// The system's programs, each a row: on which link layers, and the command.
+const PROGRAMS: &[(Layers, &[&str])] = &[
+    (
+        Layers::Both,
+        &[
+            // They check their data.
+            "ibv_rc_pingpong -c -n 100",
+            "ibv_rc_pingpong -c -e -n 500",
+            "ibv_uc_pingpong -c -e -n 500",
+            "ibv_ud_pingpong -c -e -n 500",
+            "ibv_srq_pingpong -c -e -n 200",
+            "ibv_xsrq_pingpong -c 1 -e -n 200",
+            "ib_write_bw -n 200",
+            "ib_write_bw -b -q 4 -I 32 -s 32 -n 200",
+            "ib_write_bw -s 8 -l 32 -n 9600",
+            "ib_write_bw -c UC -n 200",
+            "ib_write_bw -c XRC -n 200",
+            "ib_write_bw -c DC -n 200",
+            "ib_write_lat -n 20",
+            "ib_write_lat -I 16 -s 16 -n 20",
+            "ib_read_bw -n 200",
+            "ib_read_bw -e -b -q 4 -n 100",
+            "ib_read_bw -c DC -n 100",
+            "ib_read_lat -n 20",
+            "ib_read_lat -e -n 200",
+            "ib_send_bw -n 200",
+            "ib_send_bw -e -b -q 4 -n 100",
+            "ib_send_bw -e -c UC -n 200",
+            "ib_send_bw -e -c UD -n 200",
+            "ib_send_bw -e -c XRC -n 200",
+            "ib_send_bw -c DC -n 100",
+            "ib_send_bw -e --use-srq -n 200",
+            "ib_send_lat -n 20",
+            "ib_send_lat -e -I 32 -s 32 -n 200",
+            "ib_send_lat -e -c UD -n 200",
+            "ib_atomic_bw -b -q 2 -n 100",
+            "ib_atomic_bw -e -n 100",
+            "ib_atomic_lat -n 20",
+            "ib_atomic_lat -e -A CMP_AND_SWAP -n 100",
+        ],
+    ),
+    // Up to 8 MiB, which takes its time.
+    (Layers::InfiniBand, &["ib_write_bw -a -n 5", "ib_send_bw -a -e -n 5"]),
+    (Layers::Ethernet, &["ib_read_bw -a -e -n 5"]),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Layers {
+    Both,
+    InfiniBand,
+    Ethernet,
+}
+
+fn programs(layer: Layers, first_port: u16) {
+    let ethernet = layer == Layers::Ethernet;
+    let options: &[&str] = if ethernet { &["--link-layer", "ethernet"] } else { &[] };
+    let rows = PROGRAMS.iter().filter(|(on, _)| [layer, Layers::Both].contains(on));
+    for (command, port) in rows.flat_map(|(_, commands)| *commands).zip(first_port..) {
+        let program = command.split(' ').next().unwrap();
+        if !has(program) {
+            continue;
+        }
+        // RoCE v2 over IPv4.
+        let gid = match (ethernet, program.starts_with("ibv_")) {
+            (false, _) => "",
+            (true, true) => " -g 3",
+            (true, false) => " -x 3",
+        };
+        pair(options, &format!("{command}{gid}"), port);
     }
 }
 
 #[test]
-fn perftest_runs() {
-    if !has("ib_write_bw") {
+fn pingpongs_and_perftest_run_on_infiniband() {
+    programs(Layers::InfiniBand, 18600);
+}
+
+#[test]
+fn pingpongs_and_perftest_run_on_ethernet() {
+    programs(Layers::Ethernet, 18700);
+}
+
+#[test]
+fn a_program_that_waits_for_events_starts_and_ends_with_a_signal() {
+    if !has("ibv_asyncwatch") {
         return;
     }
-    for (port, command) in [
-        (18610, "ib_write_bw -n 500"),
-        (18611, "ib_write_bw -q 8 -n 100"),
-        (18612, "ib_write_bw -b -n 200"),
-        (18613, "ib_write_bw -s 8 -l 32 -n 20000"),
-        (18614, "ib_write_lat -n 50"),
-        (18615, "ib_read_bw -n 500"),
-        (18616, "ib_read_lat -n 50"),
-        (18617, "ib_send_bw -e -n 500"),
-        (18618, "ib_send_lat -e -n 500"),
-        (18619, "ib_send_bw -a -n 10"),
-        (18620, "ib_atomic_bw -n 100"),
-        (18621, "ib_atomic_lat -A CMP_AND_SWAP -n 50"),
-    ] {
-        pair(&[], command, port);
-    }
-    pair(&["--link-layer", "ethernet"], "ib_write_bw -x 3 -n 200", 18622);
+    // It says what it watches, and is told to end as soon as it has.
+    let script = "mkfifo said; ibv_asyncwatch >said & watch=$!; read line <said; echo $line; \
+                  kill -INT $watch 2>/dev/null; kill $watch; wait $watch; echo ended with $?";
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("cd {} && {script}", folder.path().display());
+    let output = exec(&[], &["stdbuf", "-oL", "sh", "-c", &script]);
+    let shown = text(&output);
+    assert!(
+        shown.contains("mlx5_0: async event FD") && shown.contains("ended with 143"),
+        "{shown}"
+    );
 }
 
 /// A program beside this file, compiled; none where it can't be.
@@ -240,6 +302,17 @@ fn a_program_of_devx_makes_its_queues_by_commands() {
         assert!(output.status.success(), "{layer}: {shown}");
         // What it was refused on purpose is said in words.
         assert!(shown.contains("DevX CREATE_CQ is refused"), "{layer}: {shown}");
+    }
+}
+
+#[test]
+fn rdma_cores_own_tests_do_what_the_list_says() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/pyverbs.sh");
+    let program = Command::cargo_bin("gicbench").unwrap();
+    let output = Command::new(script).arg(program.get_program()).output().unwrap();
+    match output.status.code() {
+        Some(77) => skip(text(&output).trim()),
+        code => assert_eq!(code, Some(0), "{}", text(&output)),
     }
 }
 
