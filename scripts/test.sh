@@ -59,7 +59,7 @@ if python3 -c 'import ctypes; ctypes.CDLL("libmlx5.so.1")' 2>/dev/null; then
 for line in sys.stdin:
     if path := json.loads(line).get("executable"): print(path)')
     for layer in infiniband ethernet; do
-        GICBENCH_REQUIRE_MLX5=1 target/debug/gicbench nic exec --link-layer "$layer" -- "$conformance" --quiet cases:: errors::
+        GICBENCH_REQUIRE_MLX5=1 "${CARGO_TARGET_DIR:-target}/debug/gicbench" nic exec --link-layer "$layer" -- "$conformance" --quiet cases:: errors::
     done
 else
     echo "conformance over libmlx5: it isn't installed" | tee -a "$skips"
