@@ -1,7 +1,7 @@
 //! The devices of one process, and the thread that drives them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::config::{DeviceConfig, LinkLayer};
 use crate::errno::Errno;
 use crate::fabric::{Fabric, Node};
 use crate::page::PAGE;
-use crate::turn;
+use crate::turn::{self, Rest};
 
 /// Who is told of an object's events, and by which name.
 #[derive(Clone)]
@@ -153,6 +153,14 @@ impl Port {
             }
             true
         });
+    }
+
+    fn wake_peers(&self, fabric: &Fabric) {
+        // What was published comes before the look at who sleeps: see `Fabric::doze`.
+        fence(Ordering::SeqCst);
+        for peer in self.peers.iter().filter(|peer| !peer.gone) {
+            fabric.wake(peer.node);
+        }
     }
 
     fn report(&mut self, fabric: &Fabric) {
@@ -299,9 +307,9 @@ impl Host {
     pub fn step(&self) -> bool {
         let mut ports = self.shared.lock();
         let now = now();
-        let did = self.shared.step(&mut ports, now);
+        let executed = self.shared.step(&mut ports, now);
         self.shared.look_around(&mut ports, true);
-        did
+        executed > 0
     }
 
     /// Ends the engine, after the step that it is at, and takes the devices off the fabric.
@@ -316,7 +324,7 @@ impl Host {
         }
         let mut ports = self.shared.lock();
         for _ in 0..64 {
-            if !self.shared.step(&mut ports, now()) {
+            if self.shared.step(&mut ports, now()) == 0 {
                 break;
             }
         }
@@ -404,7 +412,7 @@ impl Shared {
         })
     }
 
-    fn step(&self, ports: &mut [Port], now: u64) -> bool {
+    fn step(&self, ports: &mut [Port], now: u64) -> u32 {
         let mut executed = 0u32;
         for port in ports {
             executed = executed.saturating_add(self.step_port(port, now));
@@ -425,7 +433,7 @@ impl Shared {
                 }
             }
         }
-        executed > 0
+        executed
     }
 
     fn step_port(&self, port: &mut Port, now: u64) -> u32 {
@@ -481,34 +489,59 @@ impl Shared {
 
     fn run(&self) {
         turn::prepare();
-        let mut idle = turn::Idle::new();
+        let mut turn = turn::Turn::new();
         let (mut looked, mut asked) = (0, 0);
+        let mut unannounced = false;
         while !self.stop.load(Ordering::Acquire) {
             if self.waiting.load(Ordering::Acquire) > 0 {
                 std::thread::yield_now();
             }
             let mut ports = self.lock();
-            let mut did = false;
+            let mut executed = 0u32;
+            let mut now = 0;
             // The lock is kept over a few steps that find work.
             for _ in 0..16 {
-                let now = now();
+                now = self::now();
                 let progress = self.step(&mut ports, now);
-                did |= progress;
+                executed = executed.saturating_add(progress);
                 if now >= looked + LOOK {
                     let thoroughly = now >= asked + THOROUGH;
                     asked = if thoroughly { now } else { asked };
                     looked = now;
                     self.look_around(&mut ports, thoroughly);
                 }
-                if !progress || self.waiting.load(Ordering::Relaxed) > 0 {
+                if progress == 0 || self.waiting.load(Ordering::Relaxed) > 0 {
                     break;
                 }
             }
-            drop(ports);
-            if did {
-                idle.found_work();
-            } else {
-                idle.wait();
+            if executed > 0 {
+                turn.worked(executed, now);
+                unannounced = true;
+                continue;
+            }
+            let rest = turn.rest(now);
+            if unannounced && rest != Rest::Spin {
+                unannounced = false;
+                ports.iter().for_each(|port| port.wake_peers(&self.fabric));
+            }
+            match rest {
+                Rest::Spin => {
+                    drop(ports);
+                    std::hint::spin_loop();
+                }
+                Rest::Yield => {
+                    drop(ports);
+                    std::thread::yield_now();
+                }
+                Rest::Nap(most) => {
+                    let nodes: Vec<Node> = ports.iter().map(|port| port.node).collect();
+                    drop(ports);
+                    self.fabric.doze(&nodes, most, || {
+                        let executed = self.step(&mut self.lock(), self::now());
+                        unannounced |= executed > 0;
+                        executed == 0
+                    });
+                }
             }
         }
     }

@@ -29,7 +29,7 @@ const _: () = assert!(NODES * super::TAGS as usize <= 255);
 
 /// "gicbench", and the version of this layout.
 const MAGIC: u64 = 0x6769_6362_656e_6368;
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 #[repr(C)]
 struct Head {
@@ -46,7 +46,10 @@ pub(super) struct NodeEntry {
     pub(super) incarnation: AtomicU32,
     pub(super) bell: AtomicU32,
     pub(super) pid: AtomicU32,
-    _reserved: u32,
+    /// 1 while the engine of the node's process sleeps until it is woken: see [`Fabric::doze`](super::Fabric::doze).
+    pub(super) asleep: AtomicU32,
+    /// The node whose `asleep` that engine waits at.
+    pub(super) seat: AtomicU32,
     /// When the process started, as the system counts.
     pub(super) start: AtomicU64,
 }

@@ -12,7 +12,8 @@ use std::any::Any;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use rustix::fs::{
     ftruncate, memfd_create, open,
 };
 use rustix::process::{getpid, getuid};
+use rustix::thread::futex;
+use rustix::time::Timespec;
 use softnic::{LinkAttr, LinkEnd, Mapping, shared_link};
 
 use crate::errno::Errno;
@@ -274,6 +277,41 @@ impl Fabric {
         // SAFETY: page-aligned, as long as the lanes need, mapped as long as `keep` lives; zero when the link was
         // made, and each end is taken once, under the lock.
         Ok(Some(unsafe { shared_link(peer.nic(), is_first, base, LANES, &keep) }))
+    }
+
+    /// Sleeps until a peer of one of these nodes, all of this process, has work for it, or for as long as `most`;
+    /// not at all if `is_quiet` says that there is something to do when everybody can see that they sleep.
+    pub(crate) fn doze(&self, nodes: &[Node], most: Duration, is_quiet: impl FnOnce() -> bool) {
+        let Some(seat) = nodes.first() else { return std::thread::sleep(most) };
+        for node in nodes {
+            let entry = self.table.node(node.at);
+            entry.seat.store(seat.at as u32, Relaxed);
+            entry.asleep.store(1, Relaxed);
+        }
+        // Either this engine sees what a peer has published, or the peer sees that this engine sleeps.
+        fence(SeqCst);
+        if is_quiet() {
+            let timeout = Timespec {
+                tv_sec: most.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: most.subsec_nanos().into(),
+            };
+            let word = &self.table.node(seat.at).asleep;
+            // Woken, too late, or interrupted: all the same.
+            let _ = futex::wait(word, futex::Flags::empty(), 1, Some(&timeout));
+        }
+        for node in nodes {
+            self.table.node(node.at).asleep.store(0, Relaxed);
+        }
+    }
+
+    /// Wakes the engine of a node's process, if it sleeps: there is something for it on a lane.
+    pub(crate) fn wake(&self, node: Node) {
+        let entry = self.table.node(node.at);
+        if entry.asleep.load(Relaxed) == 1 && entry.asleep.swap(0, AcqRel) == 1 {
+            let seat = self.table.node(entry.seat.load(Relaxed) as usize);
+            seat.asleep.store(0, Release);
+            let _ = futex::wake(&seat.asleep, futex::Flags::empty(), 1);
+        }
     }
 
     /// Changes when somebody has linked himself to this node.

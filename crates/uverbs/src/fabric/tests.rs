@@ -98,3 +98,22 @@ fn findings_are_kept_up_to_their_room() {
     }
     assert_eq!(fabric.reported().len(), 256 << 10);
 }
+
+#[test]
+fn engine_sleeps_until_a_peer_wakes_any_of_its_nodes() {
+    const NEVER: Duration = Duration::from_secs(3600);
+    let file = Fabric::create().unwrap();
+    let [a, b] = [0, 1].map(|_| Fabric::open(&path(&file)).unwrap());
+    let nodes = [0, 1].map(|device| b.join(device).unwrap());
+    for node in nodes {
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| b.doze(&nodes, NEVER, || true));
+            while !sleeper.is_finished() {
+                a.wake(node);
+                std::thread::yield_now();
+            }
+        });
+    }
+    // What comes when all can see that it sleeps is seen by itself.
+    b.doze(&nodes, NEVER, || false);
+}
