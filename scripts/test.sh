@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Passes all tests: formats, lints, unit and integration tests, kernels compiled for GPUs by NVRTC, the model
-# checks and the ThreadSanitizer run. Needs Rust (rustup), a C++ compiler and python3; fetches the rest.
+# checks, two ranks on Soft-RoCE and the ThreadSanitizer run. Needs Rust (rustup), a C++ compiler and python3; fetches the rest.
 # What a machine lacks is skipped with its reason and listed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,6 +63,21 @@ for line in sys.stdin:
     done
 else
     echo "conformance over libmlx5: it isn't installed" | tee -a "$skips"
+fi
+
+# A driver that isn't this project's.
+if command -v qemu-system-x86_64 >/dev/null && command -v apt-get >/dev/null; then
+    step "two ranks on Linux' Soft-RoCE, in a virtual machine"
+    # 77: the guest's packages can't be had.
+    status=0
+    GICBENCH=${CARGO_TARGET_DIR:-target}/debug/gicbench scripts/soft-roce.sh || status=$?
+    case $status in
+        0) ;;
+        77) echo "Soft-RoCE: the guest's packages can't be had" | tee -a "$skips" ;;
+        *) exit $status ;;
+    esac
+else
+    echo "Soft-RoCE: needs qemu-system-x86_64, and apt for the guest's kernel" | tee -a "$skips"
 fi
 
 if [ -x scripts/tsan.sh ]; then

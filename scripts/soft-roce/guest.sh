@@ -33,14 +33,20 @@ prepare() {
         command -v $tool >/dev/null && continue
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            qemu-system-x86 busybox-static kmod cpio xz-utils >/dev/null
+            qemu-system-x86 busybox-static kmod cpio xz-utils >/dev/null || {
+            echo "guest.sh: $tool isn't installed, and can't be" >&2
+            exit 77
+        }
         break
     done
     # The cloud flavour of the kernel has no Soft-RoCE.
     local package
     package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
     # shellcheck disable=SC2086
-    (cd "$cache/debs" && apt-get -qq -o APT::Sandbox::User=root download "$package" $packages)
+    [ -n "$package" ] && (cd "$cache/debs" && apt-get -qq -o APT::Sandbox::User=root download "$package" $packages) || {
+        echo "guest.sh: Debian's kernel and the packages for the guest can't be had here" >&2
+        exit 77
+    }
     rm -rf "$image" "$kernel"
     mkdir -p "$kernel" "$image"/{proc,sys,dev,tmp,run,mods,t,host,root,etc}
     local deb

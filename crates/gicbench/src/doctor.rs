@@ -62,7 +62,7 @@ pub fn examine(platform: &Platform, paths: &peers::Paths) -> Vec<Finding> {
     findings.extend(gpu_clock(platform));
     findings.push(libraries(
         "libcuda",
-        &["libcuda.so.1"],
+        "libcuda.so.1",
         "the CUDA submitter runs device code through it",
         "install the NVIDIA driver",
     ));
@@ -77,13 +77,13 @@ pub fn examine(platform: &Platform, paths: &peers::Paths) -> Vec<Finding> {
     ));
     findings.push(libraries(
         "libibverbs",
-        &["libibverbs.so.1"],
+        "libibverbs.so.1",
         "a real NIC is opened through it",
         "install rdma-core (libibverbs1)",
     ));
     findings.push(libraries(
         "libmlx5",
-        &["libmlx5.so.1"],
+        "libmlx5.so.1",
         "queues of a ConnectX are reached through it",
         "install rdma-core (ibverbs-providers)",
     ));
@@ -469,7 +469,28 @@ fn library(adapter: &'static peers::Adapter, paths: &peers::Paths) -> Finding {
     }
 }
 
-fn libraries(name: &'static str, files: &[&str], meaning: &str, advice: &str) -> Finding {
+fn libraries(name: &'static str, file: &str, meaning: &str, advice: &str) -> Finding {
+    match loaded(file).or_else(|| installed(file)) {
+        Some(path) => finding(name, Level::Ok, path.display().to_string(), meaning),
+        None => {
+            let seen = format!("no {file} in the loader's usual folders");
+            finding(name, Level::Note, seen, meaning).advise(advice)
+        }
+    }
+}
+
+/// Where the loader had a library from that this process uses by now.
+fn loaded(file: &str) -> Option<PathBuf> {
+    let maps = read("/proc/self/maps")?;
+    let paths = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
+    // A file may have more of its version behind the name that it is asked for by.
+    let is_it = |path: &&Path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(file))
+    };
+    paths.map(Path::new).find(is_it).map(Path::to_owned)
+}
+
+fn installed(file: &str) -> Option<PathBuf> {
     let mut folders: Vec<PathBuf> = std::env::var_os("LD_LIBRARY_PATH")
         .map(|paths| std::env::split_paths(&paths).collect())
         .unwrap_or_default();
@@ -485,17 +506,7 @@ fn libraries(name: &'static str, files: &[&str], meaning: &str, advice: &str) ->
         ]
         .map(PathBuf::from),
     );
-    let found = folders
-        .iter()
-        .flat_map(|folder| files.iter().map(move |file| folder.join(file)))
-        .find(|path| path.exists());
-    match found {
-        Some(path) => finding(name, Level::Ok, path.display().to_string(), meaning),
-        None => {
-            let seen = format!("no {} in the loader's usual folders", files.join(" or "));
-            finding(name, Level::Note, seen, meaning).advise(advice)
-        }
-    }
+    folders.iter().map(|folder| folder.join(file)).find(|path| path.exists())
 }
 
 #[cfg(test)]

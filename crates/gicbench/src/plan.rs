@@ -227,6 +227,8 @@ fn expand(
         for (submitter, nic) in
             block.submitters.iter().flat_map(|s| block.nics.iter().map(move |n| (*s, *n)))
         {
+            let own_time = nic.is_device() && !block.axes.contains_key(&AxisId::Profile);
+            let axes = if own_time { without_profiles(&axes)? } else { axes.clone() };
             for values in product(&axes) {
                 let point = Point {
                     experiment: experiment.name(),
@@ -266,6 +268,17 @@ fn expand(
         }
     }
     Ok(points)
+}
+
+/// The axes for a NIC that takes its own time: no timing profile, whatever the suite has for software NICs.
+fn without_profiles(
+    axes: &[(AxisId, Vec<Value>)],
+) -> Result<Vec<(AxisId, Vec<Value>)>, UsageError> {
+    let own = |(axis, values): &(AxisId, Vec<Value>)| match axis {
+        AxisId::Profile => Ok((*axis, axis.parse_list("none")?)),
+        _ => Ok((*axis, values.clone())),
+    };
+    axes.iter().map(own).collect()
 }
 
 /// The values of an axis: those given that the experiment takes, or the suite's.
@@ -346,4 +359,35 @@ fn product(axes: &[(AxisId, Vec<Value>)]) -> Vec<BTreeMap<AxisId, Value>> {
         }
         extended
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments;
+
+    #[test]
+    fn devices_take_their_own_time_unless_a_profile_is_asked_for() {
+        let asked = AxisId::Profile.parse_list("cx7-ndr200").unwrap();
+        let own = AxisId::Profile.parse_list("none").unwrap();
+        for (nic, given, due) in [
+            (Nic::Soft, false, &asked),
+            (Nic::Mlx5, false, &own),
+            (Nic::Verbs, false, &own),
+            (Nic::Verbs, true, &asked),
+        ] {
+            let block = Block {
+                experiments: vec!["bandwidth".to_owned()],
+                submitters: vec![Submitter::Host],
+                nics: vec![nic],
+                axes: given.then(|| (AxisId::Profile, asked.clone())).into_iter().collect(),
+                ..Block::default()
+            };
+            let points = plan(&[block], Suite::Full, experiments::all()).unwrap();
+            assert!(!points.is_empty());
+            for planned in points {
+                assert_eq!(planned.point.get(AxisId::Profile), due.first().copied(), "{nic:?}");
+            }
+        }
+    }
 }

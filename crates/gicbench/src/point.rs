@@ -147,6 +147,11 @@ impl Nic {
     pub fn is_software(self) -> bool {
         matches!(self, Nic::Soft | Nic::SoftGpu)
     }
+
+    /// Whether a device of the machine takes its own time.
+    pub fn is_device(self) -> bool {
+        matches!(self, Nic::Mlx5 | Nic::Verbs)
+    }
 }
 
 /// One point of a plan.

@@ -27,6 +27,7 @@ pub(super) fn run(
     asked: &Asked,
     port: Option<&PortOf>,
     gpu: &Result<Arc<Gpu>, String>,
+    gpu_memory: &Result<Arc<Gpu>, String>,
 ) {
     let all = [OPEN, HOST, GPU, QUEUES, GPU_QUEUES, GPU_UAR, CONNECT];
     let skip = |steps: &mut Steps<'_>, from: usize, why: &str| {
@@ -67,7 +68,7 @@ pub(super) fn run(
     };
     let locked = "raise what this user may lock: ulimit -l unlimited";
     steps.step(HOST, locked, || allocate(&Place::Host));
-    match gpu {
+    match gpu_memory {
         Err(why) => steps.skip(&[GPU], why),
         Ok(gpu) => {
             let advice = "dmabuf needs the open kernel modules of driver 515 or newer and kernel 5.12; otherwise modprobe \
@@ -86,8 +87,8 @@ pub(super) fn run(
         let (peer, _) = make(&traffic::attr())?;
         Ok(((qp, peer), seen))
     });
-    match gpu {
-        Err(why) => steps.skip(&[GPU_QUEUES, GPU_UAR], why),
+    match gpu_memory {
+        Err(why) => steps.skip(&[GPU_QUEUES], why),
         Ok(gpu) => {
             let queues = Place::Gpu(Arc::clone(gpu));
             let in_gpu = Places {
@@ -100,6 +101,11 @@ pub(super) fn run(
             let advice =
                 "device code can have its queues in pinned host memory instead: --queues host";
             steps.step(GPU_QUEUES, advice, || make(&attr).map(|(_, seen)| ((), seen)));
+        }
+    }
+    match gpu {
+        Err(why) => steps.skip(&[GPU_UAR], why),
+        Ok(gpu) => {
             let mapped = Places { doorbell: Place::Pinned(Arc::clone(gpu)), ..Places::default() };
             let attr = QueuePairAttr { places: mapped, log_receives: None, ..traffic::attr() };
             let advice = "the NVIDIA driver maps registers for a GPU with PeerMappingOverride=1 \

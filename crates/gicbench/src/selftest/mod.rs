@@ -112,6 +112,13 @@ pub fn examine(options: &NicOptions, platform: &Platform) -> Report {
     // A GPU whose kernels can't be compiled is none for the steps that need its memory, and the reason is said.
     let gpu: Result<Arc<Gpu>, String> =
         platform.submitter(Submitter::Cuda).and_then(|()| gpu::open());
+    let gpu_memory = match gpu.clone() {
+        Ok(_) if hardware::is_nic_exec() => {
+            Err("the software ConnectX is a program of the CPU's: it reaches no GPU memory"
+                .to_owned())
+        }
+        gpu => gpu,
+    };
     let pci = gpu.as_ref().ok().map(|gpu| gpu.info().pci.clone());
     let mut all = Vec::new();
     let asked = options.asked(pci);
@@ -121,9 +128,9 @@ pub fn examine(options: &NicOptions, platform: &Platform) -> Report {
         Counters::read(rdma::sysfs::Sysfs::system(), &of.device, of.port)
     });
     let port: Option<PortOf> = opened.as_ref().map(|[near, _]| near.port().clone());
-    verbs::run(&mut Steps { path: "verbs", all: &mut all }, opened.as_ref(), &gpu);
+    verbs::run(&mut Steps { path: "verbs", all: &mut all }, opened.as_ref(), &gpu_memory);
     let mut steps = Steps { path: "mlx5", all: &mut all };
-    mlx5::run(&mut steps, &asked, port.as_ref(), &gpu);
+    mlx5::run(&mut steps, &asked, port.as_ref(), &gpu, &gpu_memory);
     let files = rdma::sysfs::Sysfs::system();
     let without_hardware =
         port.as_ref().is_some_and(|port| files.device(&port.device).pci.is_none());

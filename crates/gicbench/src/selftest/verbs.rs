@@ -57,7 +57,7 @@ pub(super) fn open(steps: &mut Steps<'_>, asked: &Asked) -> Option<[Arc<VerbsNic
 pub(super) fn run(
     steps: &mut Steps<'_>,
     sides: Option<&[Arc<VerbsNic>; 2]>,
-    gpu: &Result<Arc<Gpu>, String>,
+    gpu_memory: &Result<Arc<Gpu>, String>,
 ) {
     let Some([near, far]) = sides else {
         steps.skip(&[HOST, RELAXED, GPU, QUEUES, CONNECT], "no port is open");
@@ -80,7 +80,7 @@ pub(super) fn run(
             .map(|_| ((), "the flag is taken; a device that can't ignores it".to_owned()))
             .map_err(|error| said(&error))
     });
-    match gpu {
+    match gpu_memory {
         Err(why) => steps.skip(&[GPU], why),
         Ok(gpu) => {
             let advice = "a dmabuf needs the open kernel modules of driver 515 or newer and kernel 5.12; otherwise modprobe \

@@ -207,8 +207,10 @@ static int poll(struct pair* pair, int collapsed, uint8_t* syndrome) {
     unsigned slot = collapsed ? 0 : pair->polled & ((1 << LOG_ENTRIES) - 1);
     const volatile uint8_t* entry = pair->bytes + ENTRIES + 64 * slot;
     for (;;) {
-        uint8_t op_own = __atomic_load_n(entry + 63, __ATOMIC_ACQUIRE);
-        int counter = entry[60] << 8 | entry[61];
+        // At once: a collapsed entry is written again while it is read.
+        uint32_t last = be32toh(__atomic_load_n((const volatile uint32_t*)(entry + 60), __ATOMIC_ACQUIRE));
+        uint8_t op_own = last & 0xff;
+        int counter = last >> 16;
         int is_new = collapsed ? counter == (int)(pair->polled & 0xffff)
                                : (op_own & 1) == (pair->polled >> LOG_ENTRIES & 1);
         if (op_own >> 4 != 15 && is_new) {

@@ -76,12 +76,19 @@ fn pair(options: &[&str], command: &str, port: u16) {
         "{command} >server 2>&1 & server=$!; \
          n=0; while [ $n -lt 300 ] && ! grep -qi ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; \
          do n=$((n + 1)); sleep 0.1; done; \
-         {command} 127.0.0.1; client=$?; wait $server; server=$?; cat server; \
+         {command} 127.0.0.1; client=$?; [ $client = 0 ] || kill $server; wait $server; server=$?; cat server; \
          [ $client = 0 ] && [ $server = 0 ]"
     );
     let folder = tempfile::tempdir().unwrap();
-    let script = format!("cd {} && {script}", folder.path().display());
-    let output = exec(options, &["sh", "-c", &script]);
+    let script = format!("cd {}; {script}", folder.path().display());
+    // Of the measures that perftest takes of the processor's clock, one may fail on a busy machine; it gives up then.
+    let is_clocks_fault = |output: &Output| text(output).contains("Correlation coefficient");
+    let output = (0..5)
+        .map(|_| exec(options, &["sh", "-c", &script]))
+        .find(|output| output.status.success() || !is_clocks_fault(output));
+    let output = output.unwrap_or_else(|| {
+        panic!("{command}: the processor's clock couldn't be measured five times")
+    });
     assert!(output.status.success(), "{command}: {}", text(&output));
 }
 

@@ -32,8 +32,11 @@ fn every_step_that_needs_no_gpu_passes_on_the_software_connectx() {
         assert_eq!(report["software_nic"], true);
         assert_eq!(report["port"]["nic_device"], "mlx5_0");
         for step in report["steps"].as_array().unwrap() {
-            let about_gpu = step["name"].as_str().unwrap().contains("GPU");
-            let due = if about_gpu && report["gpu"].is_null() { "skipped" } else { "ok" };
+            // Its memory is out of a software NIC's reach, its way to the doorbell page isn't.
+            let name = step["name"].as_str().unwrap();
+            let (about_gpu, has_gpu) = (name.contains("GPU"), !report["gpu"].is_null());
+            let skipped = about_gpu && !(has_gpu && name == "UAR mapped for the GPU");
+            let due = if skipped { "skipped" } else { "ok" };
             assert_eq!(step["outcome"], due, "{step:#}");
             assert!(!step["seen"].as_str().unwrap().is_empty());
         }
