@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Subcommand, ValueEnum};
 use softnic::Profile;
-use uverbs::{DeviceConfig, LinkLayer, Run, RunError};
+use uverbs::{
+    DeviceConfig, DeviceFault, LinkLayer, Mtu, PortConfig, Rate, Run, RunError, Settings,
+};
 
 /// The preload library, as it was built with this binary.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libgicbench_nic.so"));
@@ -49,6 +52,30 @@ pub struct ExecArgs {
     /// How long things take: none, or a NIC that is modelled
     #[arg(long, value_name = "NAME", default_value = "none", value_parser = profile)]
     pub profile: Profile,
+    /// What goes wrong, on one device or on all; may be given more than once
+    ///
+    /// fail=SYNDROME[,nth=N][,qp=NUMBER][,vendor=BYTE], drop-every=N, drop-random=N[,seed=S], delay=TIME,
+    /// pause=FROM..UNTIL, port-down[=FROM..UNTIL], out-of-order[=SEED]; mlx5_1: before it for that device alone.
+    /// Times count from when a process opens the device.
+    #[arg(long, value_name = "FAULT")]
+    pub fault: Vec<DeviceFault>,
+    /// Write there what the NICs did: a line of JSON for each WQE and each receive
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// The ports' active MTU: 256, 512, 1024, 2048 or 4096; no packet carries more
+    #[arg(long, value_name = "BYTES", default_value = "4096")]
+    pub mtu: Mtu,
+    /// The rate that the ports tell, in Gb/s: 25, 50, 100, 200 or 400; nothing is slower for it
+    #[arg(long, value_name = "GBPS", default_value = "400")]
+    pub rate: Rate,
+    /// The first device's LID, on InfiniBand (1 if it isn't given); the others have those behind it
+    #[arg(long, value_name = "LID",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(DeviceConfig::LAST_LID)))]
+    pub lid: Option<u16>,
+    /// An IP address of the first device's port, on Ethernet (192.168.130.1 if none is given); the others have those
+    /// behind it. May be given up to 7 times; each gives two GIDs, RoCE v1 and v2
+    #[arg(long, value_name = "ADDRESS")]
+    pub gid: Vec<IpAddr>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -83,6 +110,17 @@ pub enum ExecError {
          the user that it would become"
     )]
     SetId(String),
+    /// An attribute of the other link layer's ports.
+    #[error("{flag} is of {of} ports: give --link-layer {of} with it")]
+    LinkLayer {
+        /// What was given.
+        flag: &'static str,
+        /// Whose it is.
+        of: &'static str,
+    },
+    /// Too many addresses.
+    #[error("--gid is given {0} times: a port has room for {most} addresses", most = DeviceConfig::ADDRESSES)]
+    Addresses(usize),
     /// The devices.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -105,16 +143,12 @@ pub fn exec(args: &ExecArgs) -> Result<u8, ExecError> {
         return Err(ExecError::NotFound(String::new()));
     };
     check_program(&find(program)?)?;
-    let link_layer = match args.link_layer {
-        Layer::Infiniband => LinkLayer::InfiniBand,
-        Layer::Ethernet => LinkLayer::Ethernet,
-    };
-    let devices = DeviceConfig::several(args.devices, link_layer);
+    let settings = settings(args)?;
     let library = match std::env::var_os("GICBENCH_PRELOAD") {
         Some(path) => Err(PathBuf::from(path)),
         None => Ok(LIBRARY),
     };
-    let run = Run::new(&devices, &args.profile, library)?;
+    let run = Run::new(&settings, library)?;
     let mut command = Command::new(program);
     command.args(arguments);
     run.adopt(&mut command);
@@ -126,6 +160,34 @@ pub fn exec(args: &ExecArgs) -> Result<u8, ExecError> {
         let _ = writeln!(std::io::stderr(), "# {finding}");
     }
     Ok(code(status))
+}
+
+/// What the devices are to be.
+fn settings(args: &ExecArgs) -> Result<Settings, ExecError> {
+    let link_layer = match args.link_layer {
+        Layer::Infiniband => LinkLayer::InfiniBand,
+        Layer::Ethernet => LinkLayer::Ethernet,
+    };
+    if link_layer == LinkLayer::Ethernet && args.lid.is_some() {
+        return Err(ExecError::LinkLayer { flag: "--lid", of: "infiniband" });
+    }
+    if link_layer == LinkLayer::InfiniBand && !args.gid.is_empty() {
+        return Err(ExecError::LinkLayer { flag: "--gid", of: "ethernet" });
+    }
+    let mut port = PortConfig { mtu: args.mtu, rate: args.rate, ..PortConfig::default() };
+    port.first_lid = args.lid.unwrap_or(port.first_lid);
+    if args.gid.len() > port.addresses.len() {
+        return Err(ExecError::Addresses(args.gid.len()));
+    }
+    for (slot, &address) in port.addresses.iter_mut().zip(&args.gid) {
+        *slot = Some(address);
+    }
+    Ok(Settings {
+        devices: DeviceConfig::several_with(args.devices, link_layer, port),
+        profile: args.profile,
+        faults: args.fault.clone(),
+        trace: args.trace.clone(),
+    })
 }
 
 fn spawn_error(program: &OsString, error: std::io::Error) -> ExecError {

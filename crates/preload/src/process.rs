@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use softnic::Profile;
-use uverbs::{Context, DeviceConfig, Errno, Fabric, Host, LinkLayer};
+use uverbs::{Context, Errno, Fabric, Host, Settings};
 
 use crate::descriptors;
 use crate::paths;
@@ -38,20 +37,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the run says: where the fabric is, and which devices there are.
-fn configured() -> Option<(Fabric, Vec<DeviceConfig>, Profile)> {
+/// What the run says: where the fabric is, and what the devices are.
+fn configured() -> Option<(Fabric, Settings)> {
     let text = std::fs::read_to_string(paths::run()?.join("run")).ok()?;
-    let value = |key: &str| {
-        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ').map(str::trim))
-    };
-    let link_layer = match value("link-layer")? {
-        "ethernet" => LinkLayer::Ethernet,
-        _ => LinkLayer::InfiniBand,
-    };
-    let devices = DeviceConfig::several(value("devices")?.parse().ok()?, link_layer);
-    let profile = value("profile").and_then(Profile::by_name).unwrap_or(Profile::NONE);
-    match Fabric::open(value("fabric")?.as_ref()) {
-        Ok(fabric) => Some((fabric, devices, profile)),
+    let settings = Settings::read(&text)?;
+    let fabric = text.lines().find_map(|line| line.strip_prefix("fabric "))?;
+    match Fabric::open(fabric.as_ref()) {
+        Ok(fabric) => Some((fabric, settings)),
         Err(error) => {
             eprintln!("gicbench nic: {error}");
             None
@@ -65,7 +57,7 @@ fn make() -> Result<&'static Process, Errno> {
     }
     let made = match existing() {
         Some(process) => Ok(process),
-        None => configured().ok_or(Errno::ENOENT).map(|(fabric, devices, profile)| {
+        None => configured().ok_or(Errno::ENOENT).map(|(fabric, settings)| {
             static HANDLERS: AtomicBool = AtomicBool::new(false);
             if !HANDLERS.swap(true, Ordering::Relaxed) {
                 // SAFETY: both are functions of this library, which is never unloaded.
@@ -76,7 +68,7 @@ fn make() -> Result<&'static Process, Errno> {
             }
             // SAFETY: no arguments, no effect.
             let pid = unsafe { libc::getpid() };
-            let host = Host::new(fabric, devices, profile);
+            let host = Host::new(fabric, settings);
             let process: &'static Process =
                 Box::leak(Box::new(Process { host, pid, contexts: Mutex::new(Vec::new()) }));
             PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);

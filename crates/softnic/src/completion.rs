@@ -11,13 +11,12 @@ use crate::packet::{Header, extend, op};
 use crate::qp::{NEVER, Qp, QpState, SentKind};
 use crate::requester::{fail_sent, go_back, refuse};
 use crate::responder::nak_code;
-use crate::trace::{Trace, TraceRecord};
+use crate::trace::{TraceRecord, Traced};
 use crate::wqe::scatter;
 
 /// What the completion of WQEs needs of its NIC.
 pub(crate) struct Sink<'a> {
     pub cqs: &'a mut Cqs,
-    pub trace: &'a mut Trace,
     pub now: Nanos,
     pub completed: u64,
 }
@@ -211,17 +210,10 @@ pub(crate) fn advance(qp: &mut Qp, executed: Nanos, sink: &mut Sink<'_>) {
             sq.slots_used &= !(1 << entry.slot);
         }
         if !sq.times.is_empty() {
-            let times = sq.times[sq.una as usize & (sq.times.len() - 1)];
-            sink.trace.push(TraceRecord {
-                qpn: qp.qpn,
-                index: entry.index,
-                opcode: entry.opcode,
-                doorbell: times.doorbell,
-                fetched: times.fetched,
-                executed: if entry.packets == 0 { times.fetched } else { executed },
-                completed: sink.now,
-            });
+            let seen = if entry.packets == 0 { sq.times_at(sq.una).fetched } else { executed };
+            trace(qp, qp.sq.una, (seen, None), sink);
         }
+        let sq = &mut qp.sq;
         let wqes = entry.wqes();
         sq.una += wqes;
         sq.completed = entry.end();
@@ -238,6 +230,24 @@ pub(crate) fn advance(qp: &mut Qp, executed: Nanos, sink: &mut Sink<'_>) {
             push(qp, cqe, sink);
         }
     }
+}
+
+/// Notes the end of a sent WQE.
+#[cold]
+fn trace(qp: &Qp, sequence: u64, (executed, failure): (Nanos, Option<Cause>), sink: &mut Sink<'_>) {
+    let (entry, times) = (qp.sq.sent_at(sequence), qp.sq.times_at(sequence));
+    sink.cqs.trace.push(TraceRecord {
+        qpn: qp.qpn,
+        index: entry.index,
+        what: Traced::Send(entry.opcode),
+        bytes: entry.len,
+        packets: entry.packets,
+        doorbell: times.doorbell,
+        fetched: times.fetched,
+        executed,
+        completed: sink.now,
+        failure,
+    });
 }
 
 fn push(qp: &mut Qp, cqe: Cqe, sink: &mut Sink<'_>) {
@@ -257,6 +267,10 @@ pub(crate) fn fail_oldest(qp: &mut Qp, cause: Cause, sink: &mut Sink<'_>) {
     }
     let sq = &mut qp.sq;
     sq.split(sq.una, 1);
+    if !sq.times.is_empty() {
+        trace(qp, qp.sq.una, (0, Some(cause)), sink);
+    }
+    let sq = &mut qp.sq;
     let entry = sq.sent_at(sq.una);
     let (index, opcode) = (entry.index, entry.opcode);
     sq.una += 1;
@@ -317,6 +331,16 @@ pub(crate) fn flush(qp: &mut Qp, budget: &mut u32, sink: &mut Sink<'_>) -> bool 
             qp.qpn,
             index as u16,
         );
+        if !sq.times.is_empty() {
+            sink.cqs.trace.push(TraceRecord {
+                qpn: qp.qpn,
+                index,
+                what: Traced::Send(first as u8),
+                completed: sink.now,
+                failure: Some(Check::Flushed.into()),
+                ..TraceRecord::default()
+            });
+        }
         push(qp, cqe, sink);
         sink.completed += 1;
     }

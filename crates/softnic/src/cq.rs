@@ -8,6 +8,7 @@ use crate::config::{CqFormat, CqId};
 use crate::dma::DmaBuf;
 use crate::notify::Notify;
 use crate::table::Table;
+use crate::trace::Trace;
 
 const CQE: usize = size_of::<Cqe>();
 const SIGNATURE_WORD: usize = 56;
@@ -61,11 +62,12 @@ pub(crate) struct Cqs {
     pub table: Table<Cq>,
     /// A CQ that has just run over, and the QP whose completion found no room.
     pub overrun: Option<(u32, u32)>,
+    pub trace: Trace,
 }
 
 impl Cqs {
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self { table: Table::new(capacity), overrun: None }
+    pub(crate) fn new(capacity: u32, trace: usize) -> Self {
+        Self { table: Table::new(capacity), overrun: None, trace: Trace::new(trace) }
     }
 
     /// The handle of the CQ at `index`.
@@ -79,6 +81,9 @@ impl Cqs {
         let cq = self.table.at_mut(index).ok_or(Overrun)?;
         let was_in_error = cq.in_error;
         let pushed = cq.push(cqe);
+        if self.trace.is_on() {
+            self.trace.received(&cqe);
+        }
         if pushed.is_err() && !was_in_error {
             self.overrun = Some((index, cqe.qpn()));
         }

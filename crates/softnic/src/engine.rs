@@ -38,6 +38,7 @@ impl Nic {
     /// Does what there is to do at time `now`, at most about `budget` packets of each kind.
     pub fn step(&mut self, now: Nanos, budget: u32) -> Step {
         let faults = &self.config.faults;
+        self.down = faults.is_down(now);
         if faults.paused {
             return Step::default();
         }
@@ -46,7 +47,8 @@ impl Nic {
         {
             return Step { executed: 0, next_event: Some(until) };
         }
-        let mut next = NEVER;
+        let mut next = faults.next_change(now).unwrap_or(NEVER);
+        self.cqs.trace.now = now;
         // A peer's request may answer what its response acknowledges: requests that are taken now are those that were there
         // before the responses were looked at, so that no answer overtakes its acknowledgement.
         for link in &mut self.links {
@@ -91,7 +93,12 @@ impl Nic {
                 any = true;
                 taken += 1;
                 if (!self.plain || header.flags & flag::LOST != 0)
-                    && loses(&self.config.faults, &mut self.dice, &mut self.taken, header)
+                    && loses(
+                        &self.config.faults,
+                        self.down,
+                        (&mut self.dice, &mut self.taken),
+                        header,
+                    )
                 {
                     self.counters.dropped += 1;
                     link.rx_responses.pop();
@@ -104,8 +111,7 @@ impl Nic {
                     && qp.remote_qpn == header.src
                     && qp.remote_nic == header.src_nic
                 {
-                    let mut sink =
-                        Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                    let mut sink = Sink { cqs: &mut self.cqs, now, completed: 0 };
                     let mtu = self.config.caps.mtu;
                     on_response(qp, header, payload, mtu, &self.mrs, &mut sink);
                     self.counters.completed += sink.completed;
@@ -164,7 +170,12 @@ impl Nic {
                 let Some((header, payload)) = link.rx_requests.peek() else { break };
                 taken += 1;
                 if (!self.plain || header.flags & flag::LOST != 0)
-                    && loses(&self.config.faults, &mut self.dice, &mut self.taken, header)
+                    && loses(
+                        &self.config.faults,
+                        self.down,
+                        (&mut self.dice, &mut self.taken),
+                        header,
+                    )
                 {
                     self.counters.dropped += 1;
                     link.rx_requests.pop();
@@ -247,6 +258,7 @@ impl Nic {
                         faults: &mut self.config.faults,
                         pace: &mut self.pace,
                         plain: self.plain,
+                        down: self.down,
                         far: self.far,
                     };
                     let Some(link) = self.links.get_mut(qp.link) else { continue };
@@ -264,8 +276,7 @@ impl Nic {
                     if let Stop::Connect(to) = stop {
                         turn_to(qp, self.config.id, &mut self.links, &mut self.directory, to);
                     }
-                    let mut sink =
-                        Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                    let mut sink = Sink { cqs: &mut self.cqs, now, completed: 0 };
                     completion::advance(qp, now, &mut sink);
                     self.counters.completed += sink.completed;
                     // What never leaves the NIC completes here: a WQE for another target may have waited for it.
@@ -282,8 +293,7 @@ impl Nic {
                     }
                 }
                 QpState::Error => {
-                    let mut sink =
-                        Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                    let mut sink = Sink { cqs: &mut self.cqs, now, completed: 0 };
                     let before = left;
                     let done = completion::flush(qp, &mut left, &mut sink);
                     work += before - left;
@@ -312,7 +322,7 @@ impl Nic {
             profile: &self.config.profile,
             instant: self.config.profile.is_instant(),
             now,
-            lost: self.config.faults.port_down,
+            lost: self.down,
         };
         for _ in 0..self.owing.len() {
             let Some(index) = self.owing.pop_front() else { break };
@@ -348,8 +358,7 @@ impl Nic {
                 continue;
             };
             if qp.state == QpState::Error {
-                let mut sink =
-                    Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                let mut sink = Sink { cqs: &mut self.cqs, now, completed: 0 };
                 completion::flush(qp, &mut left, &mut sink);
                 i += 1;
             } else {
@@ -376,8 +385,7 @@ impl Nic {
             }
             if qp.sq.deadline <= now {
                 self.counters.timeouts += 1;
-                let mut sink =
-                    Sink { cqs: &mut self.cqs, trace: &mut self.trace, now, completed: 0 };
+                let mut sink = Sink { cqs: &mut self.cqs, now, completed: 0 };
                 completion::timed_out(qp, &mut sink);
                 self.counters.completed += sink.completed;
                 ran += 1;
@@ -540,10 +548,15 @@ fn turn_to(
 }
 
 /// Whether a packet is lost on its way here.
-fn loses(faults: &Faults, dice: &mut Rng, taken: &mut u32, header: &Header) -> bool {
+fn loses(
+    faults: &Faults,
+    down: bool,
+    (dice, taken): (&mut Rng, &mut u32),
+    header: &Header,
+) -> bool {
     *taken = taken.wrapping_add(1);
     header.flags & flag::LOST != 0
-        || faults.port_down
+        || down
         || faults.drop_every.is_some_and(|n| taken.checked_rem(n) == Some(0))
         || faults.drop_random.is_some_and(|(n, _)| dice.below(u64::from(n)) == 0)
 }

@@ -22,7 +22,7 @@ use crate::qp::{NEVER, Qp};
 use crate::rng::Rng;
 use crate::srq::Srq;
 use crate::table::Table;
-use crate::trace::{Trace, TraceRecord};
+use crate::trace::TraceRecord;
 
 /// What a NIC has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +94,6 @@ pub struct Nic {
     pub(crate) timers_moved: bool,
     pub(crate) findings: Findings,
     pub(crate) counters: Counters,
-    pub(crate) trace: Trace,
     pub(crate) pace: Pace,
     pub(crate) pendings: Pendings,
     pub(crate) dice: Rng,
@@ -102,6 +101,9 @@ pub struct Nic {
     pub(crate) taken: u32,
     /// No WQE is failed, no packet lost, and nothing takes time.
     pub(crate) plain: bool,
+    /// The port is down, as of the last step, and as was told.
+    pub(crate) down: bool,
+    pub(crate) told_down: bool,
     /// Clients run on other cores than the one that steps.
     pub(crate) far: bool,
     /// CQs that events are wanted of, by index.
@@ -135,7 +137,7 @@ impl Nic {
             uar_list: Vec::with_capacity(caps.max_uars as usize),
             uar_next: 0,
             mrs: Regions::new(caps.max_mrs),
-            cqs: Cqs::new(caps.max_cqs),
+            cqs: Cqs::new(caps.max_cqs, config.trace),
             srqs: Table::new(caps.max_srqs.min(1 << 16)),
             qps: Table::with_tags(caps.max_qps, &config.qpn_tags),
             targets: Targets::new(caps.max_dcts, &config.qpn_tags),
@@ -150,12 +152,13 @@ impl Nic {
             timers_moved: false,
             findings: Findings::new(),
             counters: Counters::default(),
-            trace: Trace::new(config.trace),
             pace: Pace::new(config.profile),
             pendings: Pendings::default(),
             dice: Rng::new(0),
             taken: 0,
             plain: true,
+            down: false,
+            told_down: config.faults.port_down,
             far: false,
             watched_cqs: Vec::new(),
             config,
@@ -172,10 +175,12 @@ impl Nic {
             && faults.fail.is_empty()
             && faults.delay_ns == 0
             && !faults.port_down
+            && faults.down.is_none()
             && faults.drop_every.is_none()
             && faults.drop_random.is_none();
         self.dice = Rng::new(faults.drop_random.map_or(0, |(_, seed)| seed));
         self.pendings.configure(profile.placement_delay_ns, faults.out_of_order_placement);
+        self.down = faults.port_down;
         self.config.faults = faults;
     }
 
@@ -513,6 +518,11 @@ impl Nic {
     /// The newest trace records, oldest first.
     #[must_use]
     pub fn trace(&self) -> Vec<TraceRecord> {
-        self.trace.records()
+        self.cqs.trace.records()
+    }
+
+    /// Tells the trace records since the last call, oldest first. Gives the number of those that were overwritten first.
+    pub fn take_trace(&mut self, tell: impl FnMut(TraceRecord)) -> u64 {
+        self.cqs.trace.take(tell)
     }
 }

@@ -38,6 +38,11 @@ pub enum Event {
         /// Its number.
         qpn: Qpn,
     },
+    /// The port went down, or came up again.
+    Port {
+        /// It is up.
+        is_up: bool,
+    },
     /// A QP went to ERROR, and not because it was told to.
     QpError {
         /// Its number.
@@ -131,6 +136,10 @@ impl Nic {
 
     /// Tells what went into error, or ran low, since the last call. It looks at every object: once in a while will do.
     pub fn take_errors(&mut self, mut tell: impl FnMut(Event)) {
+        if self.down != self.told_down {
+            self.told_down = self.down;
+            tell(Event::Port { is_up: !self.down });
+        }
         let mut failed = Vec::new();
         for (index, cq) in self.cqs.table.iter_mut() {
             if cq.in_error && !cq.told {

@@ -237,6 +237,20 @@ pub(crate) struct SendQueue {
 pub(crate) const NEVER: Nanos = Nanos::MAX;
 
 impl SendQueue {
+    /// The times of a sent WQE; zeros if nobody wants to know.
+    pub(crate) fn times_at(&self, sequence: u64) -> Times {
+        let last = self.times.len().saturating_sub(1);
+        self.times.get(sequence as usize & last).copied().unwrap_or_default()
+    }
+    /// Keeps the times of the WQE that is sent, or fails, now.
+    #[inline]
+    pub(crate) fn note_times(&mut self, sequence: u64, fetched: Nanos) {
+        if let Some(last) = self.times.len().checked_sub(1)
+            && let Some(times) = self.times.get_mut(sequence as usize & last)
+        {
+            *times = Times { doorbell: self.doorbell_at, fetched };
+        }
+    }
     #[inline]
     pub(crate) fn sent_mut(&mut self, sequence: u64) -> &mut Sent {
         let mask = self.sent.len() - 1;

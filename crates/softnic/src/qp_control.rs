@@ -80,7 +80,7 @@ impl Nic {
             watched: 0,
             doorbell_at: 0,
             sent: vec![Sent::default(); window].into(),
-            times: if self.trace.is_on() {
+            times: if self.cqs.trace.is_on() {
                 vec![Times::default(); window].into()
             } else {
                 Box::default()
@@ -303,7 +303,7 @@ impl Nic {
         let (index, tag) = split(qpn.0);
         let caps = self.config.caps;
         let links = &self.links;
-        let trace = self.trace.is_on();
+        let trace = self.cqs.trace.is_on();
         let qp = self.qps.get_mut(index, tag).ok_or(ModifyError::Unknown { qpn })?;
         let wrong = |to| ModifyError::Transition { qpn, from: qp.state, to };
         match to {

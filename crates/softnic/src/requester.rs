@@ -13,7 +13,7 @@ use crate::link::LinkEnd;
 use crate::mr::Regions;
 use crate::pace::Pace;
 use crate::packet::{Header, flag, low, op};
-use crate::qp::{NEVER, Qp, SendQueue, Sent, SentKind, Times, WqeCopy};
+use crate::qp::{NEVER, Qp, SendQueue, Sent, SentKind, WqeCopy};
 use crate::unreliable::{GRH, from, write_grh};
 use crate::wqe::{Limits, Request, What, gather, parse, word};
 
@@ -29,6 +29,8 @@ pub(crate) struct Context<'a> {
     pub pace: &'a mut Pace,
     /// No WQE is failed and nothing takes time.
     pub plain: bool,
+    /// The port is down.
+    pub down: bool,
     /// Clients run on other cores.
     pub far: bool,
 }
@@ -270,7 +272,7 @@ fn send_packets(
         let (mut header, len) = packet(qp, cx, request, &entry, nth);
         let free_ps = link.free_ps;
         if !cx.plain {
-            if cx.faults.port_down {
+            if cx.down {
                 header.flags |= flag::LOST;
             }
             header.deliver_at = link.arrival(&cx.pace.profile, cx.pace.free_ps, len + WIRE_HEADER);
@@ -428,11 +430,7 @@ fn append(
         syndrome: 0,
         vendor: 0,
     };
-    if let Some(last) = sq.times.len().checked_sub(1)
-        && let Some(times) = sq.times.get_mut(tail as usize & last)
-    {
-        *times = Times { doorbell: sq.doorbell_at, fetched: now };
-    }
+    sq.note_times(tail, now);
     sq.tail += 1;
     sq.head += u64::from(blocks(ds));
     sq.next_psn += u64::from(packets);
@@ -485,6 +483,7 @@ fn fail_new(qp: &mut Qp, index: u64, opcode: u8, blocks: u8, cause: Cause) {
     };
     let tail = sq.tail;
     *sq.sent_mut(tail) = entry;
+    sq.note_times(tail, 0);
     sq.tail += 1;
     sq.cursor = sq.tail;
     sq.head += u64::from(blocks);

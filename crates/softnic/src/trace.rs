@@ -1,16 +1,32 @@
-//! A ring of the times of each WQE.
+//! A ring of what became of each WQE and each receive, and when.
 
+use wire::cqe::{Cqe, CqeOpcode, Syndrome};
+
+use crate::check::Cause;
 use crate::config::Nanos;
 
-/// Times of one WQE.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traced {
+    /// A WQE of a send queue, by its opcode byte.
+    Send(u8),
+    /// A receive.
+    Receive(CqeOpcode),
+}
+
+/// One WQE. Times that nobody knows are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// Queue pair.
+    /// Queue pair, or DC target.
     pub qpn: u32,
-    /// First basic block, wide.
+    /// First basic block, wide; of a receive 16 bits.
     pub index: u64,
-    /// Opcode byte.
-    pub opcode: u8,
+    /// What it is.
+    pub what: Traced,
+    /// Length of its message.
+    pub bytes: u32,
+    /// Packets of that message, as often as they were sent; 0 of a receive.
+    pub packets: u32,
     /// When the ring that announced it was seen.
     pub doorbell: Nanos,
     /// When it was read.
@@ -19,6 +35,25 @@ pub struct TraceRecord {
     pub executed: Nanos,
     /// When it was completed.
     pub completed: Nanos,
+    /// Why it failed, if it did.
+    pub failure: Option<Cause>,
+}
+
+impl Default for TraceRecord {
+    fn default() -> Self {
+        Self {
+            qpn: 0,
+            index: 0,
+            what: Traced::Send(0),
+            bytes: 0,
+            packets: 0,
+            doorbell: 0,
+            fetched: 0,
+            executed: 0,
+            completed: 0,
+            failure: None,
+        }
+    }
 }
 
 /// The newest records; older ones are overwritten.
@@ -26,11 +61,14 @@ pub struct TraceRecord {
 pub(crate) struct Trace {
     records: Box<[TraceRecord]>,
     written: u64,
+    taken: u64,
+    /// The step's time.
+    pub now: Nanos,
 }
 
 impl Trace {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { records: vec![TraceRecord::default(); capacity].into(), written: 0 }
+        Self { records: vec![TraceRecord::default(); capacity].into(), ..Self::default() }
     }
     pub(crate) fn is_on(&self) -> bool {
         !self.records.is_empty()
@@ -42,11 +80,48 @@ impl Trace {
             self.written += 1;
         }
     }
+    /// Notes the completion of a receive; that of a send is noted with its times, whether it has an entry or not.
+    #[cold]
+    pub(crate) fn received(&mut self, cqe: &Cqe) {
+        let Some(opcode) = cqe.opcode() else { return };
+        let failure = match opcode {
+            CqeOpcode::ResponderError => {
+                let [vendor, syndrome] = (cqe.timestamp.get() as u16).to_be_bytes();
+                Syndrome::from_byte(syndrome).map(|syndrome| Cause { syndrome, vendor })
+            }
+            CqeOpcode::ResponderWriteImm
+            | CqeOpcode::ResponderSend
+            | CqeOpcode::ResponderSendImm
+            | CqeOpcode::ResponderSendInval => None,
+            _ => return,
+        };
+        self.push(TraceRecord {
+            qpn: cqe.qpn(),
+            index: u64::from(cqe.wqe_counter.get()),
+            what: Traced::Receive(opcode),
+            bytes: cqe.byte_count.get(),
+            completed: self.now,
+            failure,
+            ..TraceRecord::default()
+        });
+    }
+    fn oldest(&self) -> u64 {
+        self.written.saturating_sub(self.records.len() as u64)
+    }
+    fn at(&self, nth: u64) -> TraceRecord {
+        let slot = nth.checked_rem(self.records.len() as u64).unwrap_or(0) as usize;
+        self.records.get(slot).copied().unwrap_or_default()
+    }
     /// Oldest first.
     pub(crate) fn records(&self) -> Vec<TraceRecord> {
-        let len = self.records.len() as u64;
-        (self.written.saturating_sub(len)..self.written)
-            .map(|i| self.records[(i % len) as usize])
-            .collect()
+        (self.oldest()..self.written).map(|nth| self.at(nth)).collect()
+    }
+    /// Those since the last call, oldest first. Gives the number of those that were overwritten first.
+    pub(crate) fn take(&mut self, tell: impl FnMut(TraceRecord)) -> u64 {
+        let first = self.oldest().max(self.taken);
+        let missed = first - self.taken;
+        (first..self.written).map(|nth| self.at(nth)).for_each(tell);
+        self.taken = self.written;
+        missed
     }
 }

@@ -212,3 +212,33 @@ fn a_peer_that_is_gone_costs_the_retries_even_when_the_lane_was_full() {
     assert_eq!(cause(&cqes[0]).1, Check::TransportRetry as u8);
     assert_eq!(cqes.len(), 4);
 }
+
+#[test]
+fn a_port_that_goes_down_and_comes_up_is_told_and_loses_what_is_sent_meanwhile() {
+    let faults = Faults { down: Some((1_000, 20_000_000)), ..Faults::default() };
+    let config = NicConfig { faults, ..NicConfig::default() };
+    let mut rig = Rig::with(Options { config, retry_cnt: 7, ..Options::default() });
+    let told = |rig: &mut Rig| {
+        let mut told = Vec::new();
+        rig.nics[0].take_errors(|event| told.push(event));
+        told
+    };
+    assert_eq!(rig.nics[0].step(0, 64).next_event, Some(1_000));
+    assert_eq!(told(&mut rig), []);
+    rig.nics[0].step(1_000, 64);
+    assert_eq!(told(&mut rig), [Event::Port { is_up: false }]);
+    rig.now = 1_000;
+    rig.a.write_inline(REMOTE, rig.b.keys.rkey, &[1; 8], CtrlFlags::CQ_UPDATE);
+    rig.a.ring();
+    rig.run();
+    assert_eq!(rig.a.poll_all().len(), 1);
+    assert!(rig.now >= 20_000_000 && rig.nics.iter().any(|nic| nic.counters().dropped > 0));
+    assert_eq!(told(&mut rig), [Event::Port { is_up: true }]);
+    // A port that was down from the beginning has not gone down.
+    rig.nics[0].set_faults(Faults { port_down: true, ..Faults::default() });
+    assert_eq!(told(&mut rig), [Event::Port { is_up: false }]);
+    let faults = Faults { port_down: true, ..Faults::default() };
+    let mut nic = Nic::new(NicConfig { faults, ..NicConfig::default() });
+    nic.step(0, 64);
+    nic.take_errors(|event| panic!("{event:?}"));
+}

@@ -277,3 +277,52 @@ fn virtual_time_gives_the_same_trace_twice() {
     assert_eq!(trace.len(), 40);
     assert_eq!((trace, now), run());
 }
+
+#[test]
+fn the_trace_tells_of_sends_receives_and_failures_each_once() {
+    let fail = FailWqe { qpn: None, nth: 2, syndrome: Syndrome::RemoteAccess, vendor: 0x88 };
+    let faults = Faults { fail: vec![fail], ..Faults::default() };
+    let caps = Caps { mtu: 1024, ..Caps::default() };
+    let config = NicConfig { faults, caps, trace: 4, ..NicConfig::default() };
+    let mut rig = Rig::with(Options { config, ..Options::default() });
+    for i in 0..4 {
+        rig.b.post_receive(&[rig.b.data(50_000 + i * 4_000, 4_000)]);
+        let part = [rig.a.data(40_000, 4_000)];
+        rig.a.post(Opcode::Send, CtrlFlags::CQ_UPDATE, 0, None, &part);
+    }
+    rig.a.ring();
+    rig.run();
+    let taken = |nic: &mut Nic| {
+        let mut seen = Vec::new();
+        let missed = nic.take_trace(|record| {
+            let why = record.failure.map(|cause| (cause.syndrome, cause.vendor));
+            seen.push((record.what, record.index, record.bytes, record.packets, why));
+        });
+        (seen, missed)
+    };
+    let send = Traced::Send(Opcode::Send as u8);
+    let flushed = Some((Syndrome::Flushed, Check::Flushed as u8));
+    let sends = vec![
+        (send, 0, 4_000, 4, None),
+        (send, 1, 4_000, 4, None),
+        (send, 2, 0, 0, Some((Syndrome::RemoteAccess, 0x88))),
+        (send, 3, 0, 0, flushed),
+    ];
+    assert_eq!(taken(&mut rig.nics[0]), (sends, 0));
+    assert_eq!(taken(&mut rig.nics[0]), (Vec::new(), 0));
+    let receive = Traced::Receive(CqeOpcode::ResponderSend);
+    let receives = vec![(receive, 0, 4_000, 0, None), (receive, 1, 4_000, 0, None)];
+    assert_eq!(taken(&mut rig.nics[1]), (receives, 0));
+    // What isn't taken in time is counted.
+    let mut rig = Rig::with(Options {
+        config: NicConfig { trace: 4, ..NicConfig::default() },
+        ..Options::default()
+    });
+    for _ in 0..7 {
+        rig.a.write_inline(REMOTE, rig.b.keys.rkey, &[1; 8], CtrlFlags::NONE);
+    }
+    rig.a.ring();
+    rig.run();
+    let (seen, missed) = taken(&mut rig.nics[0]);
+    assert_eq!((seen.len(), missed), (4, 3));
+}

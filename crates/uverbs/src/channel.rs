@@ -19,6 +19,7 @@ pub(crate) enum About {
     CqError(u32),
     Qp(u32),
     Srq(u32),
+    Port,
 }
 
 /// A channel: the client has the reading end. Events have all the same length.

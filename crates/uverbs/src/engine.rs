@@ -2,21 +2,22 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use softnic::{
-    Caps, CqAttr, CqFormat, CqId, Event, LinkEnd, Memory, Nic, NicConfig, PdId, Profile, Qpn,
-    SrqId, UarId,
+    Caps, CqAttr, CqFormat, CqId, Event, LinkEnd, Memory, Nic, NicConfig, PdId, Qpn, SrqId, UarId,
 };
 use wire::cqe::Cqe;
 
-use crate::channel::{About, Channel};
+use crate::channel::Channel;
 use crate::config::{DeviceConfig, LinkLayer};
 use crate::errno::Errno;
 use crate::fabric::{Fabric, Node};
 use crate::page::PAGE;
+use crate::settings::Settings;
+use crate::trace::{RECORDS, TraceFile};
 use crate::turn::{self, Rest};
 
 /// Who is told of an object's events, and by which name.
@@ -44,6 +45,8 @@ pub(crate) struct Port {
     pub(crate) cq_errors: HashMap<CqId, Listener>,
     pub(crate) qp_errors: HashMap<Qpn, Listener>,
     pub(crate) srq_events: HashMap<SrqId, Listener>,
+    /// Who is told of the port's events.
+    pub(crate) watchers: Vec<Weak<Channel>>,
     /// What queue pairs without queues and a domain of their own are given.
     placeholders: Option<Placeholders>,
     /// Doorbell pages by the number that commands give.
@@ -53,6 +56,8 @@ pub(crate) struct Port {
     peers: Vec<Peer>,
     bell: u32,
     reported: usize,
+    /// Packets lost on purpose that the trace has.
+    dropped: u64,
 }
 
 /// What the NIC wants of a queue pair all the same, of those that haven't got it.
@@ -64,6 +69,11 @@ pub(crate) struct Placeholders {
 }
 
 impl Port {
+    /// Whether the port is down now.
+    pub(crate) fn is_down(&self) -> bool {
+        self.nic.faults().is_down(now())
+    }
+
     /// A domain, a CQ and a doorbell page that nobody uses, made when they are first needed.
     pub(crate) fn placeholders(&mut self) -> Result<Placeholders, Errno> {
         if let Some(made) = self.placeholders {
@@ -175,68 +185,16 @@ impl Port {
         }
         self.reported = findings.len();
     }
-
-    fn tell(&self, event: Event) {
-        match event {
-            Event::Completion { cq } => {
-                if let Some(to) = self.completions.get(&cq) {
-                    to.channel.push(About::Cq(to.handle), &to.name.to_ne_bytes());
-                }
-            }
-            Event::CqError { cq } => tell_async(self.cq_errors.get(&cq), event),
-            Event::QpError { qpn, .. } | Event::LastReceive { qpn } | Event::Drained { qpn } => {
-                tell_async(self.qp_errors.get(&qpn), event);
-            }
-            Event::SrqLimit { srq } => tell_async(self.srq_events.get(&srq), event),
-            _ => {}
-        }
-    }
 }
 
 /// A NIC address that no node has.
 const NOBODY: u16 = u16::MAX;
 
-/// Event types, as `enum ib_event_type` has them.
-mod kind {
-    pub(super) const CQ_ERROR: u32 = 0;
-    pub(super) const QP_FATAL: u32 = 1;
-    pub(super) const QP_REQUEST: u32 = 2;
-    pub(super) const QP_ACCESS: u32 = 3;
-    pub(super) const SQ_DRAINED: u32 = 5;
-    pub(super) const SRQ_LIMIT: u32 = 15;
-    pub(super) const LAST_RECEIVE: u32 = 16;
-}
-
-fn tell_async(listener: Option<&Listener>, event: Event) {
-    use wire::cqe::Syndrome;
-    let Some(to) = listener else { return };
-    let (about, kind) = match event {
-        Event::QpError { cause, by_request, .. } => {
-            let kind = match cause.map(|cause| cause.syndrome) {
-                Some(Syndrome::RemoteAccess) if by_request => kind::QP_ACCESS,
-                Some(Syndrome::RemoteInvalidRequest) if by_request => kind::QP_REQUEST,
-                Some(Syndrome::LocalQpOp) => kind::QP_FATAL,
-                // The completion says it.
-                _ => return,
-            };
-            (About::Qp(to.handle), kind)
-        }
-        Event::Drained { .. } => (About::Qp(to.handle), kind::SQ_DRAINED),
-        Event::LastReceive { .. } => (About::Qp(to.handle), kind::LAST_RECEIVE),
-        Event::SrqLimit { .. } => (About::Srq(to.handle), kind::SRQ_LIMIT),
-        _ => (About::CqError(to.handle), kind::CQ_ERROR),
-    };
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&to.name.to_ne_bytes());
-    bytes[8..12].copy_from_slice(&kind.to_ne_bytes());
-    to.channel.push(about, &bytes);
-}
-
 /// What the thread and the commands share.
 pub(crate) struct Shared {
     pub(crate) fabric: Fabric,
-    devices: Vec<DeviceConfig>,
-    profile: Profile,
+    settings: Settings,
+    trace: Option<Mutex<TraceFile>>,
     ports: Mutex<Vec<Port>>,
     /// Commands that wait for the ports.
     waiting: AtomicU32,
@@ -256,21 +214,31 @@ const BUDGET: u32 = 256;
 impl Host {
     /// A host whose devices are driven by a thread of their own.
     #[must_use]
-    pub fn new(fabric: Fabric, devices: Vec<DeviceConfig>, profile: Profile) -> Self {
-        Self::with(fabric, devices, profile, true)
+    pub fn new(fabric: Fabric, settings: Settings) -> Self {
+        Self::with(fabric, settings, true)
     }
 
     /// A host whose devices do nothing until [`step`](Self::step) is called.
     #[must_use]
-    pub fn stepped(fabric: Fabric, devices: Vec<DeviceConfig>) -> Self {
-        Self::with(fabric, devices, Profile::NONE, false)
+    pub fn stepped(fabric: Fabric, settings: Settings) -> Self {
+        Self::with(fabric, settings, false)
     }
 
-    fn with(fabric: Fabric, devices: Vec<DeviceConfig>, profile: Profile, threaded: bool) -> Self {
+    fn with(fabric: Fabric, settings: Settings, threaded: bool) -> Self {
+        let trace = settings.trace.as_deref().and_then(|path| {
+            let opened = TraceFile::open(path);
+            if let Err(error) = &opened {
+                let pid = std::process::id();
+                fabric.report(&format!(
+                    "process {pid} isn't in the trace, which it can't open: {error}"
+                ));
+            }
+            opened.ok().map(Mutex::new)
+        });
         let shared = Shared {
             fabric,
-            devices,
-            profile,
+            settings,
+            trace,
             ports: Mutex::new(Vec::new()),
             waiting: AtomicU32::new(0),
             stop: AtomicBool::new(false),
@@ -281,12 +249,12 @@ impl Host {
     /// The devices.
     #[must_use]
     pub fn devices(&self) -> &[DeviceConfig] {
-        &self.shared.devices
+        &self.shared.settings.devices
     }
 
     /// Opens a device.
     pub(crate) fn open(&self, index: u16) -> Result<DeviceConfig, Errno> {
-        let device = self.shared.devices.iter().find(|device| device.index == index);
+        let device = self.shared.settings.devices.iter().find(|device| device.index == index);
         let device = *device.ok_or(Errno::ENOENT)?;
         self.shared.with_ports(|ports| {
             if !ports.iter().any(|port| port.config == device) {
@@ -329,8 +297,10 @@ impl Host {
             }
         }
         for port in ports.drain(..) {
+            self.shared.traced(|trace| trace.closed(now(), &port.config.name()));
             self.shared.fabric.leave(port.node);
         }
+        self.shared.write_trace();
     }
 }
 
@@ -377,21 +347,24 @@ impl Shared {
     }
 
     pub(crate) fn device_of(&self, is_it: impl Fn(&DeviceConfig) -> bool) -> Option<u16> {
-        self.devices.iter().find(|device| is_it(device)).map(|device| device.index)
+        self.settings.devices.iter().find(|device| is_it(device)).map(|device| device.index)
     }
 
     fn new_port(&self, config: DeviceConfig) -> Result<Port, Errno> {
         let node = self.fabric.join(config.index)?;
+        let opened = now();
         let nic = NicConfig {
             id: node.nic(),
-            caps: CAPS,
-            profile: self.profile,
+            caps: Caps { mtu: config.port.mtu.bytes(), ..CAPS },
+            profile: self.settings.profile,
+            faults: self.settings.faults_of(config.index).counted_from(opened),
+            trace: if self.trace.is_some() { RECORDS } else { 0 },
             qpn_tags: node.tags(),
-            ..NicConfig::default()
         };
+        self.traced(|trace| trace.opened(opened, &config.name()));
         let mut nic = Nic::new(nic);
         nic.set_far(true);
-        nic.set_port(config.port());
+        nic.set_port(config.port_address());
         // On Ethernet a target's number says whose it is, and its address vector has no LID.
         nic.find_targets(if config.link_layer == LinkLayer::Ethernet { 0 } else { u16::MAX });
         Ok(Port {
@@ -402,6 +375,7 @@ impl Shared {
             cq_errors: HashMap::new(),
             qp_errors: HashMap::new(),
             srq_events: HashMap::new(),
+            watchers: Vec::new(),
             placeholders: None,
             pages: HashMap::new(),
             next_page: 0,
@@ -409,6 +383,7 @@ impl Shared {
             peers: Vec::new(),
             bell: self.fabric.bell(node),
             reported: 0,
+            dropped: 0,
         })
     }
 
@@ -438,6 +413,18 @@ impl Shared {
 
     fn step_port(&self, port: &mut Port, now: u64) -> u32 {
         let executed = port.nic.step(now, BUDGET).executed;
+        self.traced(|trace| {
+            let name = port.config.name();
+            let missed = port.nic.take_trace(|record| trace.record(&name, &record));
+            if missed > 0 {
+                trace.missed(now, &name, missed);
+            }
+            let dropped = port.nic.counters().dropped;
+            if dropped > port.dropped {
+                trace.dropped(now, &name, dropped - port.dropped);
+                port.dropped = dropped;
+            }
+        });
         match port.nic.wanted_target() {
             Some((address, target)) => {
                 self.find(port, address, target);
@@ -478,13 +465,37 @@ impl Shared {
             port.report(&self.fabric);
             let mut events = Vec::new();
             port.nic.take_errors(|event| events.push(event));
-            events.into_iter().for_each(|event| port.tell(event));
-            let listeners = port.completions.values().chain(port.cq_errors.values());
-            let listeners = listeners.chain(port.qp_errors.values());
-            for listener in listeners.chain(port.srq_events.values()) {
-                listener.channel.flush_waiting();
+            for event in events {
+                if let Event::Port { is_up } = event {
+                    self.traced(|trace| trace.port(now(), &port.config.name(), is_up));
+                }
+                port.tell(event);
             }
+            port.flush_events();
         }
+        self.write_trace();
+    }
+
+    /// Runs `f` on the trace, if there is one.
+    fn traced(&self, f: impl FnOnce(&mut TraceFile)) {
+        if let Some(trace) = &self.trace {
+            f(&mut trace.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn write_trace(&self) {
+        self.traced(|trace| {
+            trace.flush();
+            match trace.take_lost() {
+                0 => {}
+                lost => {
+                    let pid = std::process::id();
+                    let line =
+                        format!("{lost} lines of process {pid} couldn't be written to the trace");
+                    self.fabric.report(&line);
+                }
+            }
+        });
     }
 
     fn run(&self) {
@@ -547,7 +558,7 @@ impl Shared {
     }
 }
 
-/// What one process's share of a device holds.
+/// What one process's share of a device holds; the MTU is the port's.
 const CAPS: Caps = Caps {
     max_qps: 1024,
     max_dcts: 256,

@@ -9,6 +9,7 @@
 //! - [`Context`]: one opened uverbs file.
 //! - `commands/`: one file a family of objects; [`COMMANDS`] and [`METHODS`] are the tables of what there is.
 //! - `devx/`: commands in the device's own format, and their objects.
+//! - [`Settings`]: what the devices are, and what goes wrong with them; `trace.rs`: what they did.
 //! - [`Run`]: what the processes of a run have in common, made by who starts them.
 //! - `abi.rs`: the byte layouts of Linux's `rdma/*.h`.
 //! - [`sysfs`]: the files by which libraries find the devices.
@@ -22,16 +23,19 @@ mod context;
 mod devx;
 mod engine;
 mod errno;
+mod events;
 mod fabric;
 mod memory;
 mod objects;
 mod page;
 mod run;
+mod settings;
 pub mod sysfs;
+mod trace;
 mod turn;
 
 pub use commands::{COMMANDS, Command, METHODS, Method};
-pub use config::{DeviceConfig, LinkLayer};
+pub use config::{DeviceConfig, LinkLayer, Mtu, MtuError, PortConfig, Rate, RateError};
 pub use context::Context;
 pub use engine::Host;
 pub use errno::Errno;
@@ -39,3 +43,4 @@ pub use fabric::{Fabric, FabricError};
 pub use memory::{BufferMemory, ClientMemory};
 pub use page::Mappable;
 pub use run::{Run, RunError};
+pub use settings::{DeviceFault, DeviceFaultError, Settings, SettingsError};

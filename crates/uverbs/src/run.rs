@@ -2,15 +2,14 @@
 //! loaded into each.
 
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use softnic::Profile;
-
-use crate::config::{DeviceConfig, LinkLayer};
 use crate::fabric::{Fabric, FabricError};
+use crate::settings::{Settings, SettingsError};
 use crate::sysfs;
 
 /// A run can't be made ready.
@@ -20,6 +19,17 @@ pub enum RunError {
     /// The fabric.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The trace.
+    #[error("the trace {path} can't be written: {error}")]
+    Trace {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// A file of the run's.
     #[error("the run's file {path} can't be written: {error}")]
     File {
@@ -36,18 +46,21 @@ pub struct Run {
     library: PathBuf,
     fabric: Fabric,
     _file: OwnedFd,
+    _trace: Option<File>,
 }
 
 impl Run {
-    /// Makes a run ready. `library` is the preload library's bytes, or the path of one that is used where it is.
+    /// Makes a run ready; a trace begins as an empty file. `library` is the preload library's bytes, or the path of one that is used where it is.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(
-        devices: &[DeviceConfig],
-        profile: &Profile,
-        library: Result<&[u8], PathBuf>,
-    ) -> Result<Self, RunError> {
+    pub fn new(settings: &Settings, library: Result<&[u8], PathBuf>) -> Result<Self, RunError> {
+        settings.check()?;
+        let mut settings = settings.clone();
+        let trace = settings.trace.as_deref().map(empty).transpose()?;
+        let own = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
+        // By whatever path they were started in, all processes reach it.
+        settings.trace = trace.as_ref().map(|file| own(file.as_raw_fd()).into());
         let file = Fabric::create()?;
         let of = |path: &Path| {
             let path = path.to_owned();
@@ -59,21 +72,14 @@ impl Run {
             .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir()
             .map_err(of(&parent))?;
-        let link_layer = match devices.first().map(|device| device.link_layer) {
-            Some(LinkLayer::Ethernet) => "ethernet",
-            _ => "infiniband",
-        };
-        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let path = own(file.as_raw_fd());
         let fabric = Fabric::open(path.as_ref())?;
-        let text = format!(
-            "fabric {path}\ndevices {}\nlink-layer {link_layer}\nprofile {}\n",
-            devices.len(),
-            profile.name
-        );
+        let text = format!("fabric {path}\n{}", settings.text());
         let run = directory.path().join("run");
         std::fs::write(&run, text).map_err(of(&run))?;
         let sys = directory.path().join("sys");
-        sysfs::write(&sys, devices).map_err(of(&sys))?;
+        let is_down = |device: &_| settings.is_down(device);
+        sysfs::write(&sys, &settings.devices, is_down).map_err(of(&sys))?;
         let library = match library {
             Err(path) => path,
             Ok(bytes) => {
@@ -82,7 +88,7 @@ impl Run {
                 path
             }
         };
-        Ok(Self { directory, library, fabric, _file: file })
+        Ok(Self { directory, library, fabric, _file: file, _trace: trace })
     }
 
     /// Makes a command one of the run's processes.
@@ -100,4 +106,18 @@ impl Run {
     pub fn findings(&self) -> String {
         self.fabric.reported()
     }
+}
+
+/// Makes a trace's file, or empties it.
+fn empty(path: &Path) -> Result<File, RunError> {
+    let wrong = |error| RunError::Trace { path: path.to_owned(), error };
+    let mut options = OpenOptions::new();
+    // A pipe is not waited for.
+    options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(wrong)?;
+    if !file.metadata().map_err(wrong)?.is_file() {
+        let kind = std::io::ErrorKind::InvalidInput;
+        return Err(wrong(std::io::Error::new(kind, "it is no regular file")));
+    }
+    Ok(file)
 }

@@ -16,11 +16,15 @@ pub fn bus_address(device: &DeviceConfig) -> String {
     format!("0000:{:02x}:00.0", 0x70 + device.index)
 }
 
-/// Writes the tree of some devices below `root`, which stands for `/sys`.
+/// Writes the tree of some devices below `root`, which stands for `/sys`. `is_down` says of which the port is down.
 ///
 /// # Errors
 /// What the system says.
-pub fn write(root: &Path, devices: &[DeviceConfig]) -> io::Result<()> {
+pub fn write(
+    root: &Path,
+    devices: &[DeviceConfig],
+    is_down: impl Fn(&DeviceConfig) -> bool,
+) -> io::Result<()> {
     let file = |path: &str, text: String| -> io::Result<()> {
         let path = root.join(path);
         if let Some(parent) = path.parent() {
@@ -43,7 +47,7 @@ pub fn write(root: &Path, devices: &[DeviceConfig]) -> io::Result<()> {
             file(&format!("{pci}/{path}"), text)?;
         }
         let ib = format!("{pci}/infiniband/{name}");
-        for (path, text) in ib_files(device) {
+        for (path, text) in ib_files(device, is_down(device)) {
             file(&format!("{ib}/{path}"), text)?;
         }
         link(&format!("{ib}/device"), "../..")?;
@@ -99,7 +103,7 @@ fn groups(bytes: &[u8]) -> String {
     groups.join(":")
 }
 
-fn ib_files(device: &DeviceConfig) -> Vec<(String, String)> {
+fn ib_files(device: &DeviceConfig, is_down: bool) -> Vec<(String, String)> {
     let [major, minor, patch] = DeviceConfig::FIRMWARE;
     let ethernet = device.link_layer == LinkLayer::Ethernet;
     let first = DeviceConfig { index: 0, ..*device };
@@ -115,10 +119,15 @@ fn ib_files(device: &DeviceConfig) -> Vec<(String, String)> {
     ];
     let mut port =
         |path: &str, text: &str| files.push((format!("ports/1/{path}"), text.to_owned()));
-    port("state", "4: ACTIVE");
-    port("phys_state", "5: LinkUp");
+    let (state, physical) = match (is_down, ethernet) {
+        (false, _) => ("4: ACTIVE", "5: LinkUp"),
+        (true, false) => ("1: DOWN", "2: Polling"),
+        (true, true) => ("1: DOWN", "3: Disabled"),
+    };
+    port("state", state);
+    port("phys_state", physical);
     port("link_layer", device.link_layer.name());
-    port("rate", "400 Gb/sec (4X NDR)");
+    port("rate", &device.port.rate.text());
     port("lid", &format!("{:#x}", device.lid()));
     port("lid_mask_count", "0");
     port("sm_lid", if ethernet { "0x0" } else { "0x1" });

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rig::*;
-use uverbs::{ClientMemory, DeviceConfig, Fabric, Host, LinkLayer, Mappable};
+use uverbs::{ClientMemory, DeviceConfig, Fabric, Host, LinkLayer, Mappable, Settings};
 use wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use wire::doorbell::{Doorbell, UAR_SEND, record};
 use wire::wqe::{Ctrl, CtrlFlags, Data, Opcode, Raddr};
@@ -102,7 +102,7 @@ fn two() -> [Side; 2] {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     [0, 1].map(|_| {
         let devices = DeviceConfig::several(1, LinkLayer::InfiniBand);
-        Side::new(Host::stepped(Fabric::open(Path::new(&path)).unwrap(), devices))
+        Side::new(Host::stepped(Fabric::open(Path::new(&path)).unwrap(), Settings::of(devices)))
     })
 }
 

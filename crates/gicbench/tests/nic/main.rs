@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)]
 
 mod mlx5;
+mod options;
 mod selftest;
 mod verbs;
 

@@ -1,5 +1,6 @@
 //! The device itself: contexts, attributes, ports, GIDs, and the frame that carries write commands.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -11,7 +12,8 @@ use crate::abi::{
     QueryPortResp, UHW_IN, UHW_OUT, UcontextReq, UcontextResp,
 };
 use crate::attr::{Call, parse};
-use crate::config::{DeviceConfig, GidKind, LinkLayer, gid_number};
+use crate::channel::Channel;
+use crate::config::{DeviceConfig, GidKind, LinkLayer, Mtu, gid_number};
 use crate::context::{Context, give};
 use crate::errno::Errno;
 
@@ -51,7 +53,7 @@ pub(super) const QUERY_PORT: Command = Command {
     run: |context, request| {
         let asked: QueryPort = parse(request.core)?;
         check_port(u64::from(asked.port_num))?;
-        Ok(Reply::new(&port(&context.device)))
+        Ok(Reply::new(&port(context)?))
     },
 };
 
@@ -74,7 +76,7 @@ pub(super) const QUERY_PORT_METHOD: Method = Method {
     is_first: false,
     run: |context, call| {
         check_port(call.number(0)?)?;
-        call.output(1, port(&context.device).as_bytes())
+        call.output(1, port(context)?.as_bytes())
     },
 };
 
@@ -137,11 +139,22 @@ pub(super) const ASYNC_EVENT_ALLOC: Method = Method {
     outputs: &[],
     is_first: false,
     run: |context, call| {
-        let (channel, client) = context.new_channel(ASYNC_EVENT)?;
+        let (channel, client) = async_channel(context)?;
         context.async_channel.get_or_insert(channel);
         call.output_handle(0, give(client) as u64)
     },
 };
+
+/// Makes a channel of asynchronous events; those of the port are told there, too.
+fn async_channel(context: &mut Context) -> Result<(Arc<Channel>, OwnedFd), Errno> {
+    let (channel, client) = context.new_channel(ASYNC_EVENT)?;
+    context.with_port(|port, _| {
+        port.watchers.retain(|watcher| watcher.strong_count() > 0);
+        port.watchers.push(Arc::downgrade(&channel));
+        Ok(())
+    })?;
+    Ok((channel, client))
+}
 
 /// Event queues that completions may be told by.
 pub(crate) const VECTORS: u32 = 1;
@@ -166,8 +179,8 @@ fn invoke_write(context: &mut Context, call: &Call<'_>) -> Result<(), Errno> {
 
 fn get_context(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
     let answer = enter(context, request.driver, request.driver_room)?;
-    let (channel, client) = context.new_channel(ASYNC_EVENT)?;
-    context.async_channel = Some(Arc::clone(&channel));
+    let (channel, client) = async_channel(context)?;
+    context.async_channel = Some(channel);
     let core = GetContextResp { async_fd: give(client) as u32, num_comp_vectors: VECTORS };
     Ok(Reply::new(&core).with(&answer))
 }
@@ -276,29 +289,35 @@ fn check_port(port: u64) -> Result<(), Errno> {
     if port == 1 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-fn port(device: &DeviceConfig) -> QueryPortResp {
+fn port(context: &Context) -> Result<QueryPortResp, Errno> {
+    let is_down = context.with_port(|port, _| Ok(port.is_down()))?;
+    let device = &context.device;
+    let (active_width, active_speed) = device.port.rate.codes();
     let ib = device.link_layer == LinkLayer::InfiniBand;
-    QueryPortResp {
+    Ok(QueryPortResp {
         port_cap_flags: if ib { 0x2259_e84a } else { 0x0401_0000 },
         max_msg_sz: 1 << 30,
         gid_tbl_len: device.gid_table() as u32,
         pkey_tbl_len: if ib { PKEYS } else { 1 },
         lid: device.lid(),
         sm_lid: u16::from(ib),
-        // Active.
-        state: 4,
-        max_mtu: DeviceConfig::MTU,
-        active_mtu: DeviceConfig::MTU,
+        // Down, or active.
+        state: if is_down { 1 } else { 4 },
+        max_mtu: Mtu::MOST.code(),
+        active_mtu: device.port.mtu.code(),
         max_vl_num: 4 * u8::from(ib),
         subnet_timeout: 18 * u8::from(ib),
-        // Four lanes of NDR.
-        active_width: 2,
-        active_speed: 128,
-        // Link up.
-        phys_state: 5,
+        active_width,
+        active_speed,
+        // Polling, disabled, or link up.
+        phys_state: match (is_down, ib) {
+            (true, true) => 2,
+            (true, false) => 3,
+            (false, _) => 5,
+        },
         link_layer: if ib { 1 } else { 2 },
         ..QueryPortResp::default()
-    }
+    })
 }
 
 fn gid_entries(device: &DeviceConfig) -> Vec<GidEntry> {

@@ -276,7 +276,7 @@ pub(super) fn check(device: &DeviceConfig, asked: &ModifyQp) -> Result<(), Errno
         (mask::PORT, asked.port_num == 1),
         (mask::PKEY, asked.pkey_index < pkeys),
         (mask::ACCESS, asked.qp_access_flags & !access.bits() == 0),
-        (mask::PATH_MTU, (1..=DeviceConfig::MTU).contains(&asked.path_mtu)),
+        (mask::PATH_MTU, (1..=device.port.mtu.code()).contains(&asked.path_mtu)),
         (mask::DEST_QPN, asked.dest_qp_num <= wire::NUMBER_MASK),
         (mask::MAX_DEST_RD, asked.max_dest_rd_atomic <= 16),
         (mask::MAX_RD, asked.max_rd_atomic <= 16),

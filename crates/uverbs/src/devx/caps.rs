@@ -13,17 +13,24 @@ const fn log(most: u32) -> u64 {
     most.ilog2() as u64
 }
 
+/// What there is to tell of.
+pub(super) struct Has {
+    pub(super) device: DeviceConfig,
+    pub(super) caps: Caps,
+    pub(super) is_down: bool,
+}
+
 /// The answer of a general command.
 pub(super) fn answer(
-    device: &DeviceConfig,
-    caps: &Caps,
+    has: &Has,
     opcode: Option<Opcode>,
     mailbox: &Mailbox<'_>,
 ) -> Result<Vec<u8>, Fail> {
+    let Has { device, caps, is_down } = has;
     match opcode {
         Some(Opcode::QueryHcaCap) => query_caps(device, caps, mailbox),
         Some(Opcode::QueryRoceAddress) => query_address(device, mailbox),
-        Some(Opcode::QueryHcaVportContext) => query_port(device, mailbox),
+        Some(Opcode::QueryHcaVportContext) => query_port(device, *is_down, mailbox),
         Some(Opcode::Nop) => Ok(mailbox.answer(SHORT, SHORT)?),
         _ => Err(Refusal::Unsupported.into()),
     }
@@ -119,7 +126,11 @@ fn roce(device: &DeviceConfig, page: &mut [u8]) {
     roce_cap::ROCE_ADDRESS_TABLE_SIZE.set(page, device.gid_table() as u64);
 }
 
-fn query_port(device: &DeviceConfig, mailbox: &Mailbox<'_>) -> Result<Vec<u8>, Fail> {
+fn query_port(
+    device: &DeviceConfig,
+    is_down: bool,
+    mailbox: &Mailbox<'_>,
+) -> Result<Vec<u8>, Fail> {
     use query_hca_vport_context as port;
     let mut answer = mailbox.answer(SHORT, port::OUT)?;
     if device.link_layer != LinkLayer::InfiniBand {
@@ -130,10 +141,12 @@ fn query_port(device: &DeviceConfig, mailbox: &Mailbox<'_>) -> Result<Vec<u8>, F
     }
     let guid = u64::from_be_bytes(device.guid());
     let system = u64::from_be_bytes(DeviceConfig { index: 0, ..*device }.guid());
+    // Polling and down, or link up and active.
+    let (physical, state) = if is_down { (2, 1) } else { (5, 4) };
     for (field, value) in [
-        (port::PORT_PHYSICAL_STATE, 5),
-        (port::PORT_STATE, 4),
-        (port::VPORT_STATE, 4),
+        (port::PORT_PHYSICAL_STATE, physical),
+        (port::PORT_STATE, state),
+        (port::VPORT_STATE, state),
         (port::SYSTEM_IMAGE_GUID, system),
         (port::PORT_GUID, guid),
         (port::NODE_GUID, guid),

@@ -57,7 +57,7 @@ fn check(device: &DeviceConfig, of: &dyn Fn(Field) -> u32) -> Result<(), Refusal
     let is_ib = device.link_layer == LinkLayer::InfiniBand;
     holds(of(dctc::PORT) == 1, Refusal::Port)?;
     holds(of(dctc::PKEY_INDEX) < if is_ib { 128 } else { 1 }, Refusal::Pkey)?;
-    holds((1..=u32::from(DeviceConfig::MTU)).contains(&of(dctc::MTU)), Refusal::Mtu)?;
+    holds((1..=u32::from(device.port.mtu.code())).contains(&of(dctc::MTU)), Refusal::Mtu)?;
     let atomic = of(dctc::ATOMIC_MODE);
     holds(of(dctc::RAE) == 0 || (1..=qpc::ATOMIC_64).contains(&atomic), Refusal::AtomicMode)?;
     let has_source = (of(dctc::MY_ADDR_INDEX) as usize) < device.gids().len();

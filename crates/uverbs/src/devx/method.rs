@@ -170,8 +170,11 @@ fn other(context: &mut Context, call: &Call<'_>) -> Result<(), Errno> {
     if !command.opcode.is_some_and(|opcode| GENERAL.contains(&opcode)) {
         return Err(Errno::EINVAL);
     }
-    let caps = context.with_port(|port, _| Ok(port.nic.config().caps))?;
-    let answer = caps::answer(&context.device, &caps, command.opcode, &command.mailbox());
+    let has = context.with_port(|port, _| {
+        let (device, caps, is_down) = (port.config, port.nic.config().caps, port.is_down());
+        Ok(caps::Has { device, caps, is_down })
+    })?;
+    let answer = caps::answer(&has, command.opcode, &command.mailbox());
     command.finish(context, call, answer)
 }
 

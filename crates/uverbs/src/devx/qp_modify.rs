@@ -182,7 +182,7 @@ fn check(
         }
         Opcode::Init2RtrQp => {
             let mtu = qpc::MTU.get(context);
-            holds((1..=u64::from(DeviceConfig::MTU)).contains(&mtu), Refusal::Mtu)?;
+            holds((1..=u64::from(device.port.mtu.code())).contains(&mtu), Refusal::Mtu)?;
             holds(qpc::LOG_MSG_MAX.get(context) <= 30, Refusal::Message)?;
             holds(qpc::LOG_RRA_MAX.get(context) <= LOG_READS, Refusal::ReadDepth)?;
             // A DC initiator's peers are named by what it sends.

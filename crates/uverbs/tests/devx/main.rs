@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rig::*;
 use side::*;
-use uverbs::{ClientMemory, DeviceConfig, Errno, Fabric, Host, LinkLayer};
+use uverbs::{ClientMemory, DeviceConfig, Errno, Fabric, Host, LinkLayer, Settings};
 use wire::cqe::{CqeOpcode, Syndrome};
 use wire::devx::{
     Field, Opcode, cap, cqc, create_qp, qpc, query_cq, query_hca_cap, query_qp, query_roce_address,
@@ -217,7 +217,7 @@ fn two(link_layer: LinkLayer) -> [Side; 2] {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     [0, 1].map(|_| {
         let devices = DeviceConfig::several(1, link_layer);
-        Side::of(Host::stepped(Fabric::open(Path::new(&path)).unwrap(), devices))
+        Side::of(Host::stepped(Fabric::open(Path::new(&path)).unwrap(), Settings::of(devices)))
     })
 }
 

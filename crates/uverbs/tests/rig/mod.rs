@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use uverbs::{BufferMemory, ClientMemory, Context, DeviceConfig, Errno, Fabric, Host, LinkLayer};
+use uverbs::{
+    BufferMemory, ClientMemory, Context, DeviceConfig, Errno, Fabric, Host, LinkLayer, Settings,
+};
 
 pub const BASE: u64 = 0x10_0000;
 pub const LEN: usize = 1 << 20;
@@ -32,7 +34,8 @@ pub struct Client {
 }
 
 pub fn host(link_layer: LinkLayer) -> Host {
-    Host::stepped(Fabric::private().unwrap(), DeviceConfig::several(2, link_layer))
+    let devices = DeviceConfig::several(2, link_layer);
+    Host::stepped(Fabric::private().unwrap(), Settings::of(devices))
 }
 
 impl Client {
