@@ -8,11 +8,13 @@
 //! - `files.rs`: the functions that take paths. `descriptors.rs`: those that take descriptors, and the table of ours.
 //! - `process.rs`: the devices of this process; what happens at fork and at exit.
 //! - `memory.rs`: this process's memory, as the kernel would reach it.
+//! - `orphans.rs`: memory that the program unmaps while it is registered; the program's handlers of faults.
 //! - `real.rs`: libc's own functions.
 
 mod descriptors;
 mod files;
 mod memory;
+mod orphans;
 mod paths;
 mod process;
 mod real;

@@ -9,7 +9,7 @@ use uverbs::{ClientMemory, Errno};
 pub(crate) struct ProcessMemory;
 
 /// Pages are 4 KiB or more.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 fn iovec(address: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: len }
@@ -66,8 +66,9 @@ impl ClientMemory for ProcessMemory {
                 return Err(Errno::EFAULT);
             }
         }
-        // SAFETY: there, and writable where it has to be, as was just seen. The client keeps it so until it destroys
-        // the object, as it does with a device that is given its memory. It accesses it from C.
+        crate::orphans::registered(first, end.next_multiple_of(PAGE));
+        // SAFETY: there, and writable where it has to be, as was just seen. Where the client takes it away before it
+        // destroys the object, a page of zeros takes its place. It accesses it from C.
         Ok(unsafe { DmaBuf::mapped(base, len as usize) })
     }
 }

@@ -12,7 +12,7 @@ use crate::paths;
 
 /// The devices, and the files that are open.
 pub(crate) struct Process {
-    host: Host,
+    pub(crate) host: Host,
     pub(crate) pid: i32,
     contexts: Mutex<Vec<Option<Arc<Open>>>>,
 }
@@ -71,6 +71,7 @@ fn make() -> Result<&'static Process, Errno> {
             let host = Host::new(fabric, settings);
             let process: &'static Process =
                 Box::leak(Box::new(Process { host, pid, contexts: Mutex::new(Vec::new()) }));
+            crate::orphans::install();
             PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
             process
         }),
@@ -126,6 +127,13 @@ pub(crate) fn close(number: usize) {
     let Some(process) = existing() else { return };
     let open = lock(&process.contexts).get_mut(number).and_then(Option::take);
     drop(open);
+}
+
+impl Process {
+    /// Whether the calling thread is doing the NIC's work.
+    pub(crate) fn is_in_the_nic(&self) -> bool {
+        self.host.is_driven_by_this_thread()
+    }
 }
 
 impl Open {

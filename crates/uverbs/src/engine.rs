@@ -1,7 +1,8 @@
 //! The devices of one process, and the thread that drives them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -187,6 +188,9 @@ impl Port {
     }
 }
 
+/// In the place of an address: that of the process was reported.
+const REPORTED: u64 = 1;
+
 /// A NIC address that no node has.
 const NOBODY: u16 = u16::MAX;
 
@@ -199,6 +203,40 @@ pub(crate) struct Shared {
     /// Commands that wait for the ports.
     waiting: AtomicU32,
     stop: AtomicBool,
+    /// The thread that has the ports, as the system's library names it; 0 while nobody has them.
+    driver: AtomicUsize,
+    /// Memory that was gone when it was reached, and not reported yet; 0 if none.
+    unmapped: AtomicU64,
+}
+
+/// The ports, while a thread has them.
+struct Driving<'a> {
+    ports: MutexGuard<'a, Vec<Port>>,
+    driver: &'a AtomicUsize,
+}
+
+impl Deref for Driving<'_> {
+    type Target = Vec<Port>;
+    fn deref(&self) -> &Vec<Port> {
+        &self.ports
+    }
+}
+
+impl DerefMut for Driving<'_> {
+    fn deref_mut(&mut self) -> &mut Vec<Port> {
+        &mut self.ports
+    }
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        self.driver.store(0, Ordering::Relaxed);
+    }
+}
+
+fn this_thread() -> usize {
+    // SAFETY: no arguments, no effect.
+    unsafe { libc::pthread_self() as usize }
 }
 
 /// The devices of one process. The engine's thread starts with the first that is opened.
@@ -242,6 +280,8 @@ impl Host {
             ports: Mutex::new(Vec::new()),
             waiting: AtomicU32::new(0),
             stop: AtomicBool::new(false),
+            driver: AtomicUsize::new(0),
+            unmapped: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared), threaded, thread: Mutex::new(None) }
     }
@@ -269,6 +309,19 @@ impl Host {
             *thread = Some(spawned.spawn(move || shared.run()).map_err(|_| Errno::EAGAIN)?);
         }
         Ok(device)
+    }
+
+    /// Whether the calling thread has the NICs: what memory it reaches is what they were given. For handlers of signals.
+    #[must_use]
+    pub fn is_driven_by_this_thread(&self) -> bool {
+        self.shared.driver.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Reports, when there is time, that memory was gone when a NIC reached it. For handlers of signals.
+    pub fn unmapped(&self, address: u64) {
+        // The first says it all: the program gives memory back too early.
+        let _ =
+            self.shared.unmapped.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Does what there is to do, once. True if anything was done.
@@ -322,8 +375,10 @@ const LOOK: u64 = 2_000_000;
 const THOROUGH: u64 = 100_000_000;
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Vec<Port>> {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Driving<'_> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        self.driver.store(this_thread(), Ordering::Relaxed);
+        Driving { ports, driver: &self.driver }
     }
 
     /// Runs `f` between two steps of the engine.
@@ -460,6 +515,15 @@ impl Shared {
     }
 
     fn look_around(&self, ports: &mut [Port], thoroughly: bool) {
+        let unmapped = self.unmapped.load(Ordering::Relaxed);
+        if unmapped > REPORTED {
+            self.unmapped.store(REPORTED, Ordering::Relaxed);
+            self.fabric.report(&format!(
+                "process {}: memory at {unmapped:#x} was unmapped while it was registered: what is written there is lost, \
+                 and what is read is zeros",
+                std::process::id()
+            ));
+        }
         for port in ports {
             port.look_around(&self.fabric, thoroughly);
             port.report(&self.fabric);

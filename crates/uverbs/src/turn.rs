@@ -39,6 +39,9 @@ pub(crate) fn prepare() {
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        // A fault that is blocked ends the process, whoever would have answered it.
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
         let mut attr = SchedAttr::default();

@@ -3,11 +3,13 @@
 
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -309,6 +311,62 @@ static void killed(void) {
     destroy(&a);
 }
 
+static sigjmp_buf fault;
+static volatile int faults;
+
+static void on_fault(int signal) {
+    faults += signal == SIGSEGV;
+    siglongjmp(fault, 1);
+}
+
+static int reads(const volatile uint8_t* byte) {
+    if (sigsetjmp(fault, 1)) return -1;
+    return *byte;
+}
+
+static uint8_t* pages(void) {
+    uint8_t* pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    memset(pages, 7, 8192);
+    return pages;
+}
+
+// Memory that is given back while the NIC may still reach it; `dies` by a fault of its own, without a handler.
+static void unmapped(int dies) {
+    struct sigaction mine = {.sa_handler = on_fault}, now;
+    CHECK(!sigaction(SIGSEGV, &mine, NULL));
+    struct side a = make(0, -1), b = make(0, -1);
+    struct address to_a = where(&a), to_b = where(&b);
+    connect_to(&a, to_b, 7);
+    connect_to(&b, to_a, 7);
+    uint8_t* gone = pages();
+    struct ibv_mr* mr = ibv_reg_mr(b.pd, gone, 8192,
+                                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    CHECK(mr && !munmap(gone, 8192));
+    struct address to_gone = {.rkey = mr->rkey, .bytes = (uintptr_t)gone};
+    fill(a.bytes, 100, 3);
+    post(&a, to_gone, IBV_WR_RDMA_WRITE, 0, 0, 100, 0);
+    CHECK(next(&a).status == IBV_WC_SUCCESS);
+    post(&a, to_gone, IBV_WR_RDMA_READ, 4096, 0, 100, 0);
+    CHECK(next(&a).status == IBV_WC_SUCCESS && !memcmp(a.bytes, a.bytes + 4096, 100));
+
+    // The program's own faults are its own, there too, and so are its handlers.
+    uint8_t* never = pages();
+    CHECK(!munmap(never, 8192));
+    CHECK(reads(gone + 4096) == -1 && reads(never) == -1 && faults == 2);
+    CHECK(!sigaction(SIGSEGV, NULL, &now) && now.sa_handler == on_fault);
+    CHECK(signal(SIGSEGV, SIG_DFL) == on_fault && !sigaction(SIGSEGV, &mine, &now) &&
+          now.sa_handler == SIG_DFL);
+    CHECK(reads(never) == -1 && faults == 3);
+    CHECK(!ibv_dereg_mr(mr));
+    destroy(&a);
+    destroy(&b);
+    if (dies) {
+        signal(SIGSEGV, SIG_DFL);
+        printf("%d\n", *(volatile uint8_t*)never);
+    }
+}
+
 int main(int argc, char** argv) {
     const char* what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "traffic")) {
@@ -322,6 +380,10 @@ int main(int argc, char** argv) {
         events();
     } else if (!strcmp(what, "errors")) {
         errors();
+    } else if (!strcmp(what, "unmapped")) {
+        unmapped(0);
+    } else if (!strcmp(what, "dies")) {
+        unmapped(1);
     } else if (!strcmp(what, "killed")) {
         killed();
     } else {

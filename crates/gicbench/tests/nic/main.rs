@@ -301,6 +301,18 @@ fn a_program_of_verbs_gets_its_data_its_events_and_its_errors() {
 }
 
 #[test]
+fn memory_that_is_unmapped_while_registered_is_the_nics_and_faults_are_the_programs() {
+    let Some(client) = client() else { return };
+    let client = client.to_str().unwrap();
+    for (what, status) in [("unmapped", 0), ("dies", 128 + 11)] {
+        let output = exec(&[], &[client, what]);
+        let shown = text(&output);
+        assert_eq!(output.status.code(), Some(status), "{what}: {shown}");
+        assert!(shown.contains("was unmapped while it was registered"), "{what}: {shown}");
+    }
+}
+
+#[test]
 fn a_program_of_devx_makes_its_queues_by_commands() {
     let Some(client) = compiled("devx", &["-lmlx5", "-libverbs"]) else { return };
     let client = client.to_str().unwrap();
