@@ -7,18 +7,6 @@ mod rig;
 use rig::*;
 use uverbs::{Errno, LinkLayer};
 
-/// The body of a CREATE_SRQ of 16 places of 64 bytes (15 WQEs of 3 segments) at `at`.
-fn srq_body(pd: u32, at: u64) -> Vec<u8> {
-    let mut body = vec![0; 32 + 32];
-    put(&mut body, 8, &0xbeef_u64.to_ne_bytes());
-    for (offset, value) in [(16, pd), (20, 15), (24, 3)] {
-        put(&mut body, offset, &value.to_ne_bytes());
-    }
-    put(&mut body, 32, &at.to_ne_bytes());
-    put(&mut body, 40, &(at + 2048).to_ne_bytes());
-    body
-}
-
 /// The body of a CREATE_XSRQ of the same size.
 fn xsrq_body(pd: u32, xrcd: u32, cq: u32, at: u64) -> Vec<u8> {
     let mut body = vec![0; 48 + 32];

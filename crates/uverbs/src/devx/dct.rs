@@ -1,9 +1,9 @@
 //! DC targets made by command.
 
-use softnic::{Access, DctAttr, Qpn};
+use softnic::{Access, DctAttr, Qpn, ReceiveFormat};
 use wire::devx::{Field, SHORT, create_dct, dctc, qpc, query_dct};
 
-use super::{Devx, Fail, Mailbox, Refusal, cq, made, pd, with_port};
+use super::{Devx, Fail, Mailbox, Refusal, cq, made, pd, srq, with_port};
 use crate::config::{DeviceConfig, LinkLayer};
 use crate::context::Context;
 
@@ -25,9 +25,11 @@ pub(super) fn create(
     let of = |field: Field| mailbox.get32(field.within(create_dct::DCTC));
     let domain = pd(context, of(dctc::PD))?;
     let recv_cq = cq::by_number(context, of(dctc::CQN))?;
-    if of(dctc::SRQN) != 0 {
-        return Err(Refusal::Srq.into());
-    }
+    // Without one there is nothing that a send could be received into.
+    let srq = match of(dctc::SRQN) {
+        0 => None,
+        number => Some(srq(context, number)?),
+    };
     check(&context.device, &of)?;
     let mut access = Access::empty();
     for (field, to) in [
@@ -45,8 +47,10 @@ pub(super) fn create(
         rq: None,
         min_rnr_timer: of(dctc::MIN_RNR_NAK) as u8,
     };
-    let dctn =
-        with_port(context, |port, _| Ok(port.nic.create_dct(attr).map_err(Refusal::from)?))?;
+    let format = ReceiveFormat { srq, user_index: of(dctc::USER_INDEX) };
+    let dctn = with_port(context, |port, _| {
+        Ok(port.nic.create_dct_as(attr, format).map_err(Refusal::from)?)
+    })?;
     let at = create_dct::DCTC as usize / 8;
     let context = mailbox.input[at..at + DCTC].to_vec();
     Ok((Devx::Dct(Dct { dctn, context }), made(answer, dctn.0)))

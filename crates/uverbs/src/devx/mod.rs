@@ -19,7 +19,7 @@ mod qp_modify;
 mod refusal;
 mod umem;
 
-use softnic::{PdId, UarId};
+use softnic::{PdId, SrqId, UarId};
 use wire::devx::{Field, NUMBER, SHORT};
 
 pub(crate) use umem::{Umem, deregister};
@@ -160,6 +160,16 @@ fn pd(context: &Context, number: u32) -> Result<PdId, Refusal> {
         _ => None,
     });
     ids.into_iter().find(|id| id.number() == number).ok_or(Refusal::Pd)
+}
+
+/// The shared receive queue of a number, of this context: they are made by verbs. One of extended connections serves those
+/// alone.
+fn srq(context: &Context, number: u32) -> Result<SrqId, Refusal> {
+    let queues = context.objects.iter().filter_map(|(_, object)| match object {
+        Object::Srq(queue) if queue.xrcd.is_none() => Some(queue.id),
+        _ => None,
+    });
+    queues.into_iter().find(|id| id.number() == number).ok_or(Refusal::Srq)
 }
 
 /// The doorbell page of a number, of this context.

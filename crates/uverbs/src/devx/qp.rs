@@ -1,10 +1,10 @@
 //! Queue pairs made by command: RC, and DC initiators.
 
-use softnic::{DmaBuf, Memory, QpAttr, QpKind, QpState, QpUpdate, Qpn, RqAttr};
+use softnic::{DmaBuf, Memory, QpAttr, QpKind, QpState, QpUpdate, Qpn, ReceiveFormat, RqAttr};
 use wire::devx::{Field, SHORT, create_qp, qpc, query_qp};
 use wire::wqe::WQEBB;
 
-use super::{Devx, Fail, Mailbox, Refusal, cq, made, pd, uar, umem, with_port};
+use super::{Devx, Fail, Mailbox, Refusal, cq, made, pd, srq, uar, umem, with_port};
 use crate::context::Context;
 
 /// A queue pair.
@@ -36,8 +36,7 @@ fn queues(context: &Context, mailbox: &Mailbox<'_>) -> Result<Queues, Refusal> {
     let (log_wqes, log_stride) = (of(qpc::LOG_RQ_SIZE), of(qpc::LOG_RQ_STRIDE) + 4);
     let has_rq = match of(qpc::RQ_TYPE) {
         qpc::rq_type::REGULAR => true,
-        qpc::rq_type::NONE => false,
-        qpc::rq_type::SHARED => return Err(Refusal::Srq),
+        qpc::rq_type::NONE | qpc::rq_type::SHARED => false,
         _ => return Err(Refusal::RqType),
     };
     if log_stride > 9 {
@@ -84,10 +83,14 @@ pub(super) fn create(
         return Err(Refusal::Migration.into());
     }
     let domain = pd(context, of(qpc::PD))?;
+    let srq = match of(qpc::RQ_TYPE) {
+        qpc::rq_type::SHARED => Some(srq(context, of(qpc::SRQN))?),
+        _ => None,
+    };
     let uar = uar(context, of(qpc::UAR_PAGE))?;
     let Queues { sq, log_sq_blocks, rq, umem: queue_umem } = queues(context, mailbox)?;
     // A queue that isn't there completes nothing, and its CQ isn't looked at.
-    let (has_sq, has_rq) = (of(qpc::NO_SQ) == 0, rq.is_some());
+    let (has_sq, has_rq) = (of(qpc::NO_SQ) == 0, rq.is_some() || srq.is_some());
     let snd = if has_sq { qpc::CQN_SND } else { qpc::CQN_RCV };
     let rcv = if has_rq { qpc::CQN_RCV } else { qpc::CQN_SND };
     let send_cq = cq::by_number(context, of(snd))?;
@@ -114,7 +117,8 @@ pub(super) fn create(
             max_rd_atomic,
             sq_start: 0,
         };
-        let qpn = port.nic.create_qp(attr).map_err(Refusal::from)?;
+        let format = ReceiveFormat { srq, user_index };
+        let qpn = port.nic.create_qp_as(attr, format).map_err(Refusal::from)?;
         let update = QpUpdate { user_index: Some(user_index), ..QpUpdate::default() };
         port.nic.update_qp(qpn, update).map_err(Refusal::from)?;
         Ok(qpn)

@@ -16,8 +16,8 @@ use side::*;
 use uverbs::{ClientMemory, DeviceConfig, Errno, Fabric, Host, LinkLayer, Settings};
 use wire::cqe::{CqeOpcode, Syndrome};
 use wire::devx::{
-    Field, Opcode, cap, cqc, create_qp, qpc, query_cq, query_hca_cap, query_qp, query_roce_address,
-    roce_cap,
+    Field, Opcode, cap, cqc, create_dct, create_qp, dctc, qpc, query_cq, query_hca_cap, query_qp,
+    query_roce_address, roce_cap,
 };
 use wire::wqe::{AddressVector, Atomic, Ctrl, CtrlFlags, Data, Raddr};
 use zerocopy::{FromZeros, IntoBytes};
@@ -187,6 +187,64 @@ fn a_put_an_atomic_and_an_error_go_through_what_commands_made() {
     // And again from the beginning.
     side.modify(handle, &short(Opcode::Qp2Rst, qpn)).unwrap();
     side.modify(handle, &step_command(0, qpn, qpn)).unwrap();
+}
+
+#[test]
+fn what_commands_make_receives_from_a_shared_queue_that_verbs_made() {
+    for dc in [false, true] {
+        let mut side = Side::new(LinkLayer::InfiniBand);
+        let at = BASE + 0x8000;
+        let made = side.client.write(32, &srq_body(side.pd, at), 24).unwrap();
+        let (srq, srqn) = (u32_at(&made, 0), u32_at(&made, 12));
+        let place = Data::new(PAYLOAD + 512, 64, side.lkey);
+        let wqe = [&[0; 16], place.as_bytes(), Data::TERMINATOR.as_bytes()].concat();
+        side.client.memory.write(at, &wqe).unwrap();
+        side.client.memory.write(at + 2048, &1u32.to_be_bytes()).unwrap();
+
+        let (_, cqn) = side.cq();
+        let mut command = side.qp_command(cqn);
+        let target = if dc {
+            qpc::ST.within(create_qp::QPC).set(&mut command, u64::from(qpc::service::DCI));
+            let mut target = side.dct_command(cqn);
+            dctc::SRQN.within(create_dct::DCTC).set(&mut target, u64::from(srqn));
+            dctc::USER_INDEX.within(create_dct::DCTC).set(&mut target, 9);
+            side.create(&target).unwrap()
+        } else {
+            qp(qpc::RQ_TYPE).set(&mut command, u64::from(qpc::rq_type::SHARED));
+            qp(qpc::SRQN).set(&mut command, u64::from(srqn));
+            // Where sends are behind a queue of its own.
+            create_qp::WQ_UMEM_OFFSET.set(&mut command, 64);
+            (0, 0)
+        };
+        let (handle, qpn) = side.create(&command).unwrap();
+        for step in 0..3 {
+            side.modify(handle, &step_command(step, qpn, qpn)).unwrap();
+        }
+        let vector = AddressVector {
+            key: 0xdc.into(),
+            dqp_dct: (target.1 | wire::wqe::AV_EXTENDED).into(),
+            rlid: u16::to_be_bytes(1),
+            ..AddressVector::new_zeroed()
+        };
+        side.client.memory.write(PAYLOAD, b"greeting").unwrap();
+        let from = Data::new(PAYLOAD, 8, side.lkey);
+        let segments: &[&[u8]] = &[vector.as_bytes(), from.as_bytes()];
+        let segments = if dc { segments } else { &segments[1..] };
+        let (ds, blocks) = if dc { (5, 2) } else { (2, 1) };
+        let send = Ctrl::new(wire::wqe::Opcode::Send, 0, qpn, ds, CtrlFlags::CQ_UPDATE, 0);
+        side.post_blocks(&send, 0, blocks, segments);
+
+        let received = side.cqe(0);
+        assert_eq!(received.opcode(), Some(CqeOpcode::ResponderSend), "DC {dc}");
+        assert_eq!(received.user_index(), if dc { 9 } else { 7 }, "DC {dc}");
+        assert_eq!(side.cqe(1).opcode(), Some(CqeOpcode::Requester), "DC {dc}");
+        let mut landed = [0; 8];
+        side.client.memory.read(PAYLOAD + 512, &mut landed).unwrap();
+        assert_eq!(&landed, b"greeting");
+        // It stays as long as it is used.
+        let destroy = [&[0; 8][..], &srq.to_ne_bytes(), &[0; 4]].concat();
+        assert_eq!(side.client.write(35, &destroy, 4), Err(Errno::EBUSY));
+    }
 }
 
 #[test]

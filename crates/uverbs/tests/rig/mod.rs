@@ -179,6 +179,18 @@ pub fn qp_body(pd: u32, cq: u32, page: u32, at: u64, record: u64) -> Vec<u8> {
     body
 }
 
+/// The body of a CREATE_SRQ of 16 places of 64 bytes (15 WQEs of 3 segments) at `at`.
+pub fn srq_body(pd: u32, at: u64) -> Vec<u8> {
+    let mut body = vec![0; 32 + 32];
+    put(&mut body, 8, &0xbeef_u64.to_ne_bytes());
+    for (offset, value) in [(16, pd), (20, 15), (24, 3)] {
+        put(&mut body, offset, &value.to_ne_bytes());
+    }
+    put(&mut body, 32, &at.to_ne_bytes());
+    put(&mut body, 40, &(at + 2048).to_ne_bytes());
+    body
+}
+
 /// mlx5's part of GET_CONTEXT.
 pub fn ucontext(lib_caps: u64) -> [u8; 32] {
     let mut bytes = [0; 32];
