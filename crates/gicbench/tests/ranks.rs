@@ -206,6 +206,8 @@ fn a_rank_that_dies_is_named_and_what_was_measured_before_is_kept() {
         "latency",
         "--transport",
         "mini-gda",
+        "--submitter",
+        "host",
         "--duration",
         "2s",
         "--json",

@@ -159,6 +159,13 @@ struct Seat {
 impl Seat {
     fn take(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
         let placement = placement(point);
+        if let (point::Nic::Mlx5, true, Some(what)) =
+            (point.nic, hardware::is_nic_exec(), placement.first_on_gpu())
+        {
+            return Err(PointError::not_run(format!(
+                "{what} in GPU memory: the software ConnectX is a program of the CPU's, and reaches none",
+            )));
+        }
         let gpu = match point.submitter {
             Submitter::Host => {
                 if let Some(what) = placement.first_on_gpu() {

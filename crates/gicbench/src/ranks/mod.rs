@@ -251,6 +251,12 @@ impl Team {
         self.shared
     }
 
+    /// Whether the kernels of both sides are one GPU's.
+    pub fn shares_gpu(&self) -> bool {
+        let (first, remote) = (&self.record.members[0], self.remote());
+        first.host == remote.host && first.gpu.is_some() && first.gpu == remote.gpu
+    }
+
     /// Why the remote side is lost, if it is.
     pub fn lost(&self) -> Option<String> {
         self.world.lost(self.remote).map(|lost| lost.to_string())

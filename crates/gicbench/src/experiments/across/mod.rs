@@ -82,6 +82,11 @@ impl Session {
     pub fn shares_cpus(&self) -> bool {
         self.team.shares_cpus()
     }
+
+    /// Whether both sides' kernels are one GPU's.
+    pub fn shares_gpu(&self) -> bool {
+        self.team.shares_gpu()
+    }
 }
 
 impl Drop for Session {

@@ -112,6 +112,11 @@ impl Rig {
                     "ranks of one machine spin on the same CPUs: they wait for each other's turns";
                 measurement = measurement.detail("ranks_over_cores", note);
             }
+            if self.on_gpu() && session.shares_gpu() {
+                let note = "kernels of both ranks run on one GPU, which gives two processes turns of milliseconds: a round \
+                            trip waits for them";
+                measurement = measurement.detail("ranks_over_gpu", note);
+            }
         }
         if let Nics::Device(hardware) = &self.nics {
             measurement = hardware.described(measurement);
