@@ -319,6 +319,21 @@ static void on_fault(int signal) {
     siglongjmp(fault, 1);
 }
 
+// A handler may be reached from inside an allocator, which must not be entered again then.
+static __thread int allocates_no_more;
+extern void* __libc_malloc(size_t size);
+
+void* malloc(size_t size) {
+    if (allocates_no_more) _exit(2);
+    return __libc_malloc(size);
+}
+
+static void on_crash(int signal) {
+    struct sigaction none = {.sa_handler = SIG_DFL};
+    allocates_no_more = 1;
+    if (sigaction(signal, &none, NULL)) _exit(1);
+}
+
 static int reads(const volatile uint8_t* byte) {
     if (sigsetjmp(fault, 1)) return -1;
     return *byte;
@@ -331,7 +346,7 @@ static uint8_t* pages(void) {
     return pages;
 }
 
-// Memory that is given back while the NIC may still reach it; `dies` by a fault of its own, without a handler.
+// Memory that is given back while the NIC may still reach it; `dies` by a fault of its own, whose handler lets it.
 static void unmapped(int dies) {
     struct sigaction mine = {.sa_handler = on_fault}, now;
     CHECK(!sigaction(SIGSEGV, &mine, NULL));
@@ -358,11 +373,34 @@ static void unmapped(int dies) {
     CHECK(signal(SIGSEGV, SIG_DFL) == on_fault && !sigaction(SIGSEGV, &mine, &now) &&
           now.sa_handler == SIG_DFL);
     CHECK(reads(never) == -1 && faults == 3);
+
+    // One that is for once is gone, and the NIC's faults are still answered.
+    mine.sa_flags = SA_RESETHAND;
+    CHECK(!sigaction(SIGSEGV, &mine, NULL) && reads(never) == -1 && faults == 4);
+    CHECK(!sigaction(SIGSEGV, NULL, &now) && now.sa_handler == SIG_DFL);
+    to_gone.bytes += 4096;
+    post(&a, to_gone, IBV_WR_RDMA_WRITE, 0, 0, 100, 0);
+    CHECK(next(&a).status == IBV_WC_SUCCESS && gone[4096] == 3);
     CHECK(!ibv_dereg_mr(mr));
+    mine.sa_flags = 0;
+    CHECK(!sigaction(SIGSEGV, &mine, NULL));
+
+    // So are those behind the end of a file that has become shorter.
+    FILE* file = tmpfile();
+    CHECK(file && !ftruncate(fileno(file), 4096));
+    uint8_t* shorter = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+    CHECK(shorter != MAP_FAILED);
+    mr = ibv_reg_mr(b.pd, shorter, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    CHECK(mr && !ftruncate(fileno(file), 0));
+    to_gone = (struct address){.rkey = mr->rkey, .bytes = (uintptr_t)shorter};
+    post(&a, to_gone, IBV_WR_RDMA_WRITE, 0, 0, 100, 0);
+    CHECK(next(&a).status == IBV_WC_SUCCESS && shorter[0] == 3);
+    CHECK(!ibv_dereg_mr(mr) && !fclose(file));
     destroy(&a);
     destroy(&b);
     if (dies) {
-        signal(SIGSEGV, SIG_DFL);
+        mine.sa_handler = on_crash;
+        CHECK(!sigaction(SIGSEGV, &mine, NULL));
         printf("%d\n", *(volatile uint8_t*)never);
     }
 }
