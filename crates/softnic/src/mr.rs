@@ -70,6 +70,10 @@ impl Regions {
         self.table.remove(keys.lkey >> 9, keys.lkey as u8)
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.table.iter().count()
+    }
+
     pub(crate) fn uses_pd(&self, pd: u32) -> bool {
         self.table.iter().any(|(_, region)| region.pd == pd)
     }

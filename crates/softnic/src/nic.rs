@@ -206,6 +206,18 @@ impl Nic {
         &self.config
     }
 
+    /// Objects that it holds, of all kinds.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        self.pds.iter().count()
+            + self.uars.iter().count()
+            + self.mrs.count()
+            + self.cqs.table.iter().count()
+            + self.srqs.iter().count()
+            + self.qps.iter().count()
+            + self.targets.table.iter().count()
+    }
+
     /// Allocates a protection domain.
     ///
     /// # Errors

@@ -1,10 +1,13 @@
-//! Fixed-capacity tables whose handles carry a tag, so that a stale handle never matches.
+//! Tables of bounded size whose handles carry a tag, so that a stale handle never matches. They grow as they are filled: a
+//! NIC that has room for much is cheap while it holds little.
 
 use std::ops::RangeInclusive;
 
 pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
+    /// Slots that were used before.
     free: Vec<u32>,
+    capacity: u32,
     /// Tags given, within 1 to 255.
     tags: (u8, u8),
 }
@@ -16,11 +19,7 @@ struct Slot<T> {
 
 impl<T> Table<T> {
     pub(crate) fn new(capacity: u32) -> Self {
-        Self {
-            slots: (0..capacity).map(|_| Slot { tag: 0, value: None }).collect(),
-            free: (0..capacity).rev().collect(),
-            tags: (1, u8::MAX),
-        }
+        Self { slots: Vec::new(), free: Vec::new(), capacity, tags: (1, u8::MAX) }
     }
 
     /// As [`new`](Self::new), with these tags alone; 0 is none.
@@ -31,7 +30,14 @@ impl<T> Table<T> {
 
     /// Puts the value that `make` gives for its index and tag (1 to 255) into a free slot.
     pub(crate) fn insert<R>(&mut self, make: impl FnOnce(u32, u8) -> (T, R)) -> Option<R> {
-        let index = self.free.pop()?;
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < self.capacity as usize => {
+                self.slots.push(Slot { tag: 0, value: None });
+                self.slots.len() as u32 - 1
+            }
+            None => return None,
+        };
         let slot = self.slots.get_mut(index as usize)?;
         let (first, last) = self.tags;
         slot.tag = if (first..last).contains(&slot.tag) { slot.tag + 1 } else { first };

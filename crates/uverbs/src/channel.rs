@@ -12,6 +12,10 @@ use rustix::net::{
 
 use crate::errno::Errno;
 
+/// Bytes of a completion event, and of an asynchronous one.
+pub(crate) const COMPLETION_EVENT: usize = 8;
+pub(crate) const ASYNC_EVENT: usize = 16;
+
 /// What an event is about: the object's handle, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
@@ -63,6 +67,13 @@ pub(crate) fn identity(fd: RawFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// The files behind all descriptors of this process.
+pub(crate) fn open_files() -> Result<Vec<(u64, u64)>, Errno> {
+    let names = std::fs::read_dir("/proc/self/fd").map_err(|_| Errno::EIO)?;
+    let numbers = names.filter_map(|name| name.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.filter_map(|fd| identity(fd).ok()).collect())
+}
+
 impl Channel {
     /// A channel for events of `event` bytes, and the descriptor that is the client's from now on.
     pub(crate) fn new(event: usize) -> Result<(Self, OwnedFd), Errno> {
@@ -80,9 +91,14 @@ impl Channel {
         Ok((channel, client))
     }
 
-    /// Whether a descriptor leads to this channel.
-    pub(crate) fn is(&self, identity: (u64, u64)) -> bool {
-        self.identity == identity
+    /// Whether a descriptor leads to this channel, and its events have so many bytes.
+    pub(crate) fn is(&self, identity: (u64, u64), event: usize) -> bool {
+        self.identity == identity && self.event == event
+    }
+
+    /// Whether another descriptor than this channel's own leads to the client's end.
+    pub(crate) fn is_open_elsewhere(&self, files: &[(u64, u64)]) -> bool {
+        files.iter().filter(|file| **file == self.identity).count() > 1
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -209,7 +225,7 @@ mod tests {
     #[test]
     fn a_channel_whose_reader_is_gone_takes_events_all_the_same() {
         let (channel, client) = Channel::new(16).unwrap();
-        assert!(channel.is(identity(client.as_raw_fd()).unwrap()));
+        assert!(channel.is(identity(client.as_raw_fd()).unwrap(), 16));
         drop(client);
         channel.push(About::CqError(1), &[0; 16]);
         channel.push(About::CqError(1), &[0; 15]);

@@ -7,7 +7,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::abi::{CommandHeader, EXTENDED, ExCommandHeader};
 use crate::attr::Call;
-use crate::channel::{Channel, identity};
+use crate::channel::{Channel, identity, open_files};
 use crate::commands::{COMMANDS, METHODS, Reply, Request};
 use crate::config::DeviceConfig;
 use crate::engine::{Host, Port, Shared};
@@ -112,6 +112,7 @@ impl Context {
             let mut answer = fitted(&reply.core, frame.core_room);
             answer.extend(fitted(&reply.driver, driver_room));
             memory.write(frame.response, &answer)?;
+            give(reply.gift);
         }
         Ok(len)
     }
@@ -186,16 +187,27 @@ impl Context {
 
     /// Makes a channel, and the descriptor that is the client's.
     pub(crate) fn new_channel(&mut self, event: usize) -> Result<(Arc<Channel>, OwnedFd), Errno> {
+        self.forget_closed_channels();
         let (channel, client) = Channel::new(event)?;
         let channel = Arc::new(channel);
         self.channels.push(Arc::clone(&channel));
         Ok((channel, client))
     }
 
-    /// The channel behind a descriptor of the client's.
-    pub(crate) fn channel(&self, fd: i32) -> Result<Arc<Channel>, Errno> {
+    /// Lets go of channels that the client has closed and that nothing tells its events by: no close comes this way.
+    fn forget_closed_channels(&mut self) {
+        let is_idle = |channel: &Arc<Channel>| Arc::strong_count(channel) == 1;
+        if self.channels.iter().any(is_idle)
+            && let Ok(open) = open_files()
+        {
+            self.channels.retain(|channel| !is_idle(channel) || channel.is_open_elsewhere(&open));
+        }
+    }
+
+    /// The channel behind a descriptor of the client's, if its events have so many bytes.
+    pub(crate) fn channel(&self, fd: i32, event: usize) -> Result<Arc<Channel>, Errno> {
         let identity = identity(fd)?;
-        let found = self.channels.iter().find(|channel| channel.is(identity));
+        let found = self.channels.iter().find(|channel| channel.is(identity, event));
         found.map(Arc::clone).ok_or(Errno::EBADF)
     }
 }
@@ -226,7 +238,7 @@ fn fitted(bytes: &[u8], room: usize) -> Vec<u8> {
     answer
 }
 
-/// Hands a descriptor to the client.
-pub(crate) fn give(fd: OwnedFd) -> i32 {
-    fd.into_raw_fd()
+/// Leaves a descriptor to the client, which has been told of it.
+pub(crate) fn give(fd: Option<OwnedFd>) {
+    let _ = fd.map(IntoRawFd::into_raw_fd);
 }

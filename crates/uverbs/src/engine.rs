@@ -83,11 +83,17 @@ impl Port {
         let ring = Memory::zeroed(size_of::<Cqe>()).dma();
         let record = Memory::zeroed(8).dma();
         let attr = CqAttr { ring, log_size: 0, record, collapsed: true, ignore_overrun: true };
-        let made = Placeholders {
-            pd: self.nic.alloc_pd()?,
-            cq: self.nic.create_cq_as(attr, CqFormat { wide: false, unready: true })?,
-            uar: self.nic.alloc_uar(Memory::zeroed(PAGE).dma())?,
-        };
+        let pd = self.nic.alloc_pd()?;
+        let format = CqFormat { wide: false, unready: true };
+        let made = self.nic.create_cq_as(attr, format).and_then(|cq| {
+            let uar = self.nic.alloc_uar(Memory::zeroed(PAGE).dma());
+            uar.inspect_err(|_| drop(self.nic.destroy_cq(cq))).map(|uar| Placeholders {
+                pd,
+                cq,
+                uar,
+            })
+        });
+        let made = made.inspect_err(|_| drop(self.nic.dealloc_pd(pd)))?;
         self.placeholders = Some(made);
         Ok(made)
     }
@@ -333,6 +339,20 @@ impl Host {
         executed > 0
     }
 
+    /// Objects that the NICs hold for clients: none when all contexts are closed.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        let held = |port: &Port| {
+            let own = if port.placeholders.is_some() { 3 } else { 0 };
+            let listeners = port.completions.len()
+                + port.cq_errors.len()
+                + port.qp_errors.len()
+                + port.srq_events.len();
+            port.nic.objects() - own + listeners + port.pages.len()
+        };
+        self.shared.lock().iter().map(held).sum()
+    }
+
     /// Ends the engine, after the step that it is at, and takes the devices off the fabric.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
@@ -532,6 +552,8 @@ impl Shared {
             for event in events {
                 if let Event::Port { is_up } = event {
                     self.traced(|trace| trace.port(now(), &port.config.name(), is_up));
+                    // Who is told may end the process: what is known by then is written.
+                    self.write_trace();
                 }
                 port.tell(event);
             }

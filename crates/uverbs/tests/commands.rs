@@ -3,7 +3,7 @@
 
 mod rig;
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rig::*;
 use uverbs::{COMMANDS, ClientMemory, Context, Errno, LinkLayer, METHODS};
@@ -413,6 +413,36 @@ fn what_a_file_made_goes_with_it() {
             client.write(24, &body, 72).unwrap();
         }
     }
+}
+
+#[test]
+fn channels_that_the_client_has_closed_are_let_go() {
+    let host = host(LinkLayer::InfiniBand);
+    let mut client = Client::ready(&host);
+    let channel = |client: &mut Client| {
+        let fd = u32_at(&client.write(17, &[0; 8], 4).unwrap(), 0);
+        // SAFETY: the descriptor is this test's from now on.
+        unsafe { OwnedFd::from_raw_fd(fd as i32) }
+    };
+    let (used, unused) = (channel(&mut client), channel(&mut client));
+    client.cq(BASE, used.as_raw_fd()).unwrap();
+    for _ in 0..500 {
+        channel(&mut client);
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 500, "{open} descriptors");
+    client.cq(BASE + 4096, used.as_raw_fd()).unwrap();
+    client.cq(BASE + 8192, unused.as_raw_fd()).unwrap();
+}
+
+#[test]
+fn a_channel_of_another_kind_is_refused() {
+    let host = host(LinkLayer::InfiniBand);
+    let mut client = Client::ready(&host);
+    let (words, _) = client.method(16, 0, &[Attr::Handle(0, 0)]).unwrap();
+    // SAFETY: the descriptor is this test's from now on.
+    let errors = unsafe { OwnedFd::from_raw_fd(words[0] as i32) };
+    assert_eq!(client.cq(BASE, errors.as_raw_fd()), Err(Errno::EBADF));
 }
 
 #[test]

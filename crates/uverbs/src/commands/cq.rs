@@ -1,5 +1,6 @@
 //! Completion queues and their channels.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use softnic::{CqAttr, CqFormat};
@@ -10,8 +11,8 @@ use crate::abi::{
     Mlx5ResizeCq, ResizeCq, UHW_IN, UHW_OUT,
 };
 use crate::attr::{Call, parse};
-use crate::channel::{About, Channel};
-use crate::context::{Context, give};
+use crate::channel::{ASYNC_EVENT, About, COMPLETION_EVENT, Channel};
+use crate::context::Context;
 use crate::engine::Listener;
 use crate::errno::Errno;
 use crate::memory::ClientMemory;
@@ -25,8 +26,9 @@ pub(super) const CREATE_COMP_CHANNEL: Command = Command {
     core_out: 4,
     is_first: false,
     run: |context, _| {
-        let (_, client) = context.new_channel(size_of::<u64>())?;
-        Ok(Reply::new(&give(client)))
+        let (_, client) = context.new_channel(COMPLETION_EVENT)?;
+        let number = client.as_raw_fd();
+        Ok(Reply { gift: Some(client), ..Reply::new(&number) })
     },
 };
 
@@ -199,7 +201,7 @@ fn create(
         _ => return Err(Errno::EINVAL),
     };
     let log_size = log_size(wanted.entries)?;
-    let channel = wanted.channel.map(|fd| context.channel(fd)).transpose()?;
+    let channel = wanted.channel.map(|fd| context.channel(fd, COMPLETION_EVENT)).transpose()?;
     let errors = errors_of(context, wanted.errors)?;
     if !context.objects.has_room() {
         return Err(Errno::ENOMEM);
@@ -238,7 +240,7 @@ fn create(
 /// The channel that an object's errors are told by.
 pub(super) fn errors_of(context: &Context, fd: Option<i32>) -> Result<Option<Arc<Channel>>, Errno> {
     match fd {
-        Some(fd) => context.channel(fd).map(Some),
+        Some(fd) => context.channel(fd, ASYNC_EVENT).map(Some),
         None => Ok(context.async_channel.clone()),
     }
 }

@@ -1,6 +1,6 @@
 //! The device itself: contexts, attributes, ports, GIDs, and the frame that carries write commands.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -12,7 +12,7 @@ use crate::abi::{
     QueryPortResp, UHW_IN, UHW_OUT, UcontextReq, UcontextResp,
 };
 use crate::attr::{Call, parse};
-use crate::channel::Channel;
+use crate::channel::{ASYNC_EVENT, Channel};
 use crate::config::{DeviceConfig, GidKind, LinkLayer, Mtu, gid_number};
 use crate::context::{Context, give};
 use crate::errno::Errno;
@@ -128,9 +128,6 @@ pub(super) const QUERY_GID_ENTRY: Method = Method {
     },
 };
 
-/// Bytes of an asynchronous event.
-const ASYNC_EVENT: usize = 16;
-
 pub(super) const ASYNC_EVENT_ALLOC: Method = Method {
     name: "ASYNC_EVENT_ALLOC",
     object: 16,
@@ -139,9 +136,14 @@ pub(super) const ASYNC_EVENT_ALLOC: Method = Method {
     outputs: &[],
     is_first: false,
     run: |context, call| {
+        if !call.has(0) {
+            return Err(Errno::EINVAL);
+        }
         let (channel, client) = async_channel(context)?;
         context.async_channel.get_or_insert(channel);
-        call.output_handle(0, give(client) as u64)
+        call.output_handle(0, client.as_raw_fd() as u64)?;
+        give(Some(client));
+        Ok(())
     },
 };
 
@@ -174,15 +176,17 @@ fn invoke_write(context: &mut Context, call: &Call<'_>) -> Result<(), Errno> {
         Request { memory: call.memory, core: &core, driver: &driver, core_room, driver_room };
     let reply = context.command(command, &request)?;
     call.output(1, &reply.core)?;
-    call.output(UHW_OUT, &reply.driver)
+    call.output(UHW_OUT, &reply.driver)?;
+    give(reply.gift);
+    Ok(())
 }
 
 fn get_context(context: &mut Context, request: &Request<'_>) -> Result<Reply, Errno> {
-    let answer = enter(context, request.driver, request.driver_room)?;
     let (channel, client) = async_channel(context)?;
+    let answer = enter(context, request.driver, request.driver_room)?;
     context.async_channel = Some(channel);
-    let core = GetContextResp { async_fd: give(client) as u32, num_comp_vectors: VECTORS };
-    Ok(Reply::new(&core).with(&answer))
+    let core = GetContextResp { async_fd: client.as_raw_fd() as u32, num_comp_vectors: VECTORS };
+    Ok(Reply { gift: Some(client), ..Reply::new(&core).with(&answer) })
 }
 
 /// `MLX5_IB_ALLOC_UCTX_DEVX`.
@@ -244,7 +248,7 @@ fn query_device_ex(context: &mut Context, request: &Request<'_>) -> Result<Reply
     if let Some(length) = driver.get_mut(4..8) {
         length.copy_from_slice(&len.to_ne_bytes());
     }
-    Ok(Reply { core, driver })
+    Ok(Reply { core, driver, gift: None })
 }
 
 /// Port events, the system image's GUID, RNR NAKs, and extended reliable connections.

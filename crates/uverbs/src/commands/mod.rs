@@ -13,6 +13,8 @@ mod uar;
 
 pub(crate) use device::VECTORS;
 pub(crate) use qp_modify::LEAST_TIMEOUT;
+use std::os::fd::OwnedFd;
+
 use zerocopy::IntoBytes;
 
 use crate::attr::Call;
@@ -36,11 +38,13 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Reply {
     pub(crate) core: Vec<u8>,
     pub(crate) driver: Vec<u8>,
+    /// A descriptor that the answer names: the client's once it has the answer.
+    pub(crate) gift: Option<OwnedFd>,
 }
 
 impl Reply {
     fn new(core: &(impl IntoBytes + zerocopy::Immutable)) -> Self {
-        Self { core: core.as_bytes().to_vec(), driver: Vec::new() }
+        Self { core: core.as_bytes().to_vec(), ..Self::default() }
     }
     fn with(self, driver: &(impl IntoBytes + zerocopy::Immutable)) -> Self {
         Self { driver: driver.as_bytes().to_vec(), ..self }

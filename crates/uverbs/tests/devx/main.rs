@@ -1,7 +1,6 @@
 //! Commands in the device's own format: what they make, and what they are refused for.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod hostile;
 mod refused;
 #[path = "../rig/mod.rs"]
 mod rig;

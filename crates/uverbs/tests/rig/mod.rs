@@ -2,6 +2,10 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+pub mod devx;
+pub mod program;
+pub mod shape;
+
 use uverbs::{
     BufferMemory, ClientMemory, Context, DeviceConfig, Errno, Fabric, Host, LinkLayer, Settings,
 };
@@ -26,6 +30,16 @@ pub enum Attr {
     Bytes(u16, Vec<u8>),
     /// Room for an output.
     Out(u16, u16),
+}
+
+impl Attr {
+    pub fn id(&self) -> u16 {
+        match self {
+            Self::Number(id, ..) | Self::Handle(id, _) | Self::Bytes(id, _) | Self::Out(id, _) => {
+                *id
+            }
+        }
+    }
 }
 
 pub struct Client {
@@ -57,13 +71,39 @@ impl Client {
         bytes.extend(((8 + body.len()) as u16 / 4).to_ne_bytes());
         bytes.extend((room as u16 / 4).to_ne_bytes());
         bytes.extend_from_slice(body);
-        if body.len() >= 8 {
+        // A command without an answer has no place for one.
+        if body.len() >= 8 && room > 0 {
             bytes[8..16].copy_from_slice(&ANSWER.to_ne_bytes());
         }
         self.raw_write(&bytes)?;
         let mut answer = vec![0; room];
         self.memory.read(ANSWER, &mut answer).unwrap();
         Ok(answer)
+    }
+
+    /// A command by `write`, in the form that its number says. Gives the answers of both parts, and room behind.
+    pub fn write_parts(&mut self, number: u32, shape: &shape::Shape) -> Result<Vec<u8>, Errno> {
+        let shape::Shape { core, driver, core_room, driver_room } = shape;
+        let room = core_room + driver_room;
+        let answer = if number < 1 << 31 {
+            self.write(number, &[&core[..], driver].concat(), room)
+        } else {
+            let mut bytes = number.to_ne_bytes().to_vec();
+            let eights = |len: usize| (len as u16 / 8).to_ne_bytes();
+            bytes.extend([eights(core.len()), eights(*core_room)].concat());
+            bytes.extend(ANSWER.to_ne_bytes());
+            bytes.extend([eights(driver.len()), eights(*driver_room), [0; 2], [0; 2]].concat());
+            bytes.extend([&core[..], driver].concat());
+            self.raw_write(&bytes).map(|_| {
+                let mut answer = vec![0; room];
+                self.memory.read(ANSWER, &mut answer).unwrap();
+                answer
+            })
+        };
+        answer.map(|mut bytes| {
+            bytes.resize(room + 128, 0);
+            bytes
+        })
     }
 
     pub fn raw_write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
