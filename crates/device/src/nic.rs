@@ -161,14 +161,18 @@ tables! {
         padding: u32,
         lease: u64,
     }
-    /// Where the tables are (`gic::nic::Tables`).
-    struct Tables {
+    /// Where one NIC's tables are (`gic::nic::NicTables`).
+    struct NicTables {
         qps: u64,
         regions: u64,
         targets: u64,
-        order: u64,
         findings: u64,
         finding_count: u64,
+    }
+    /// What one engine is started with (`gic::nic::Tables`).
+    struct Tables {
+        nics: [NicTables; NICS],
+        order: u64,
         host_now: u64,
         control: u64,
         ended: u64,
@@ -179,7 +183,7 @@ tables! {
         max_targets: u32,
         qps_in_order: u32,
         warps: u32,
-        padding: u32,
+        engines: u32,
     }
 }
 
@@ -220,7 +224,7 @@ pub const BLOCK: u32 = 64;
 
 const _: () = {
     assert!(size_of::<Qp>() == 512);
-    assert!(size_of::<Tables>() == 112);
+    assert!(size_of::<Tables>() == 152);
 };
 
 #[cfg(test)]

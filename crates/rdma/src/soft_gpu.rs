@@ -1,9 +1,10 @@
 //! The software ConnectX's data path as device code: a fabric of two linked NICs, run by a GPU or by this process.
 //!
-//! One engine serves both NICs (addresses 1 and 2) out of tables that lie where it runs. On a GPU it is a persistent
-//! kernel that runs between [`Fabric::start`] and the end of what that gives, and goes on later where it was; in
-//! this process it is the same source, stepped by whoever waits or by a thread, and always runs. While a GPU's
-//! engine runs its tables stay as they are: objects are made before, and those dropped are destroyed after.
+//! One engine serves both NICs (addresses 1 and 2) out of tables that lie where it runs, or each has one on a GPU of its
+//! own, linked by NVLink or PCIe. On a GPU an engine is a persistent kernel that runs between [`Fabric::start`] and the end
+//! of what that gives, and goes on later where it was; in this process it is the same source, stepped by whoever waits or
+//! by a thread, and always runs. While a GPU's engine runs the tables stay as they are: objects are made before, and those
+//! dropped are destroyed after.
 
 mod slots;
 mod tables;
@@ -35,14 +36,30 @@ pub enum EngineOn {
         driver: Engine,
         /// Where time comes from.
         clock: Clock,
+        /// Each NIC has an engine of its own, as between two GPUs.
+        apart: bool,
     },
     /// A GPU, with so many warps: each serves its share of the queue pairs.
     Gpu(Arc<Gpu>, u32),
+    /// Two GPUs that reach each other's memory: the first one's engine serves NIC 1, the second one's NIC 2. With so many
+    /// warps each.
+    Gpus([Arc<Gpu>; 2], u32),
+}
+
+impl EngineOn {
+    /// The GPUs that engines run on.
+    fn gpus(&self) -> &[Arc<Gpu>] {
+        match self {
+            Self::Host { .. } => &[],
+            Self::Gpu(gpu, _) => std::slice::from_ref(gpu),
+            Self::Gpus(gpus, _) => gpus,
+        }
+    }
 }
 
 impl Default for EngineOn {
     fn default() -> Self {
-        Self::Host { driver: Engine::Stepped, clock: Clock::Real }
+        Self::Host { driver: Engine::Stepped, clock: Clock::Real, apart: false }
     }
 }
 
@@ -61,8 +78,8 @@ struct Shared {
     stop: AtomicBool,
     began: Instant,
     virtual_now: AtomicU64,
-    /// The engine's kernel while it runs.
-    kernel: Mutex<Option<cuda::Running>>,
+    /// The engines' kernels while they run.
+    kernels: Mutex<Vec<cuda::Running>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,10 +109,12 @@ impl Shared {
         };
         tables.now.word(0).store(now, Ordering::Relaxed);
         let mut done = 0u32;
-        for warp in 0..tables.header.warps {
-            // SAFETY: the tables and everything that they name are mapped into this process (`reached`) and kept
-            // alive by them; the lock is held, so that nobody else is in the warp.
-            done = done.saturating_add(unsafe { host_step(&tables.header, warp, BUDGET) });
+        for engine in &tables.engines {
+            for warp in 0..engine.header.warps {
+                // SAFETY: the tables and everything that they name are mapped into this process (`reached`) and kept
+                // alive by them; the lock is held, so that nobody else is in the warp.
+                done = done.saturating_add(unsafe { host_step(&engine.header, warp, BUDGET) });
+            }
         }
         if done == 0
             && clock == Clock::Virtual
@@ -137,11 +156,12 @@ impl Shared {
         }
     }
 
-    /// Whether the engine can follow an address of this memory.
+    /// Whether every engine can follow an address of this memory: either places payload and entries on both sides.
     fn reached(&self, what: &'static str, memory: &Memory) -> Result<(), Error> {
-        let reached = match &self.on {
-            EngineOn::Host { .. } => memory.is_mapped(),
-            EngineOn::Gpu(gpu, _) => memory.is_empty() || gpu.reaches(memory.as_ptr() as u64),
+        let address = memory.as_ptr() as u64;
+        let reached = match self.on.gpus() {
+            [] => memory.is_mapped(),
+            gpus => memory.is_empty() || gpus.iter().all(|gpu| gpu.reaches(address)),
         };
         if reached { Ok(()) } else { Err(Error::Unreachable { what }) }
     }
@@ -152,9 +172,9 @@ impl Shared {
             ("completion queue", &areas.cq),
             ("doorbell record", &areas.record),
         ] {
-            let reached = match &self.on {
-                EngineOn::Host { .. } => area.is_mapped(),
-                EngineOn::Gpu(gpu, _) => gpu.reaches(area.ptr() as u64),
+            let reached = match self.on.gpus() {
+                [] => area.is_mapped(),
+                gpus => gpus.iter().all(|gpu| gpu.reaches(area.ptr() as u64)),
             };
             if !reached {
                 return Err(Error::Unreachable { what });
@@ -179,7 +199,8 @@ impl Drop for Core {
     }
 }
 
-/// Two linked NICs under one engine.
+/// Two linked NICs, under one engine or one each. Clones are the same.
+#[derive(Clone)]
 pub struct Fabric {
     core: Arc<Core>,
     nics: [Arc<SoftGpuNic>; 2],
@@ -189,22 +210,26 @@ impl Fabric {
     /// Opens the NICs. An engine in this process runs from now on, one on a GPU from [`start`](Self::start) on.
     ///
     /// # Errors
-    /// No memory for the tables, or no thread.
+    /// No memory for the tables, no thread, or two GPUs that don't reach each other's memory.
     pub fn open(on: EngineOn) -> Result<Self, Error> {
-        let (place, host, warps) = match &on {
-            EngineOn::Host { .. } => (Place::Host, Place::Host, HOST_WARPS),
-            EngineOn::Gpu(gpu, warps) => {
+        if let EngineOn::Gpus([first, second], _) = &on {
+            first.reach_peer(second)?;
+            second.reach_peer(first)?;
+        }
+        let places: Vec<_> = on.gpus().iter().map(|gpu| Place::Gpu(Arc::clone(gpu))).collect();
+        let tables = match &on {
+            EngineOn::Host { apart, .. } => {
+                let places = vec![Place::Host; if *apart { 2 } else { 1 }];
+                Tables::new(&places, &Place::Host, HOST_WARPS)?
+            }
+            EngineOn::Gpu(gpu, warps) | EngineOn::Gpus([gpu, _], warps) => {
                 // A warp is a block: with fewer of them each serves more queue pairs, and the submitter finds room.
                 let most = 2 * gpu.info().multiprocessors.max(1);
-                (
-                    Place::Gpu(Arc::clone(gpu)),
-                    Place::Pinned(Arc::clone(gpu)),
-                    (*warps).clamp(1, most),
-                )
+                let host = Place::Pinned(Arc::clone(gpu));
+                Tables::new(&places, &host, (*warps).clamp(1, most))?
             }
         };
-        let tables = Tables::new(&place, &host, warps)?;
-        if let EngineOn::Gpu(gpu, _) = &on {
+        for gpu in on.gpus() {
             // Compiled and loaded here: loading waits for the device.
             for scope in [Scope::Gpu, Scope::System] {
                 gpu.program(&nic_unit(scope), size_of::<device::nic::Tables>())?;
@@ -217,7 +242,7 @@ impl Fabric {
             stop: AtomicBool::new(false),
             began: Instant::now(),
             virtual_now: AtomicU64::new(0),
-            kernel: Mutex::new(None),
+            kernels: Mutex::default(),
         });
         let mut thread = None;
         if let EngineOn::Host { driver: Engine::Thread { cpu }, .. } = shared.on {
@@ -242,24 +267,46 @@ impl Fabric {
         &self.nics[index]
     }
 
-    /// Starts the GPU's engine: until what this gives is stopped or dropped, no object can be made. Nothing to do
+    /// Whether GPUs' engines run.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.core.shared.tables().runs
+    }
+
+    /// Starts the GPUs' engines: until what this gives is stopped or dropped, no object can be made. Nothing to do
     /// for an engine in this process.
     ///
     /// # Errors
     /// It runs already, or the driver refuses.
     pub fn start(&self) -> Result<Running, Error> {
         let shared = &self.core.shared;
-        let EngineOn::Gpu(gpu, _) = &shared.on else { return Ok(Running { parts: None }) };
+        let gpus = shared.on.gpus();
+        if gpus.is_empty() {
+            return Ok(Running { parts: None });
+        }
         let mut tables = shared.changing()?;
         let scope = if tables.is_all_on_gpu() { Scope::Gpu } else { Scope::System };
-        let program = gpu.program(&nic_unit(scope), size_of::<device::nic::Tables>())?;
+        let unit = nic_unit(scope);
+        let program = |gpu: &Arc<Gpu>| gpu.program(&unit, size_of::<device::nic::Tables>());
+        let programs = gpus.iter().map(program).collect::<Result<Vec<_>, _>>()?;
         tables.arm();
-        let persistent = gpu.persist();
-        // SAFETY: the tables and everything that they name are reached by the GPU (`reached`), and are kept alive by
-        // the tables: what is dropped meanwhile goes when the engine has stopped.
-        let kernel = unsafe { program.start(gpu, &tables.header, tables.header.warps, BLOCK) }?;
+        let persistent = gpus.iter().map(Gpu::persist).collect();
+        for ((gpu, program), engine) in gpus.iter().zip(programs).zip(&tables.engines) {
+            // SAFETY: the tables and everything that they name are reached by the GPU (`reached`), and are kept alive by
+            // the tables: what is dropped meanwhile goes when the engine has stopped.
+            let kernel = unsafe { program.start(gpu, &engine.header, engine.header.warps, BLOCK) };
+            match kernel {
+                Ok(kernel) => lock(&shared.kernels).push(kernel),
+                Err(error) => {
+                    let begun = Parts::begun(&self.core, persistent);
+                    tables.runs = true;
+                    drop(tables);
+                    let _ = begun.stop();
+                    return Err(error.into());
+                }
+            }
+        }
         tables.runs = true;
-        *lock(&shared.kernel) = Some(kernel);
         let stop = Arc::new(AtomicBool::new(false));
         let (control, ends) = (Arc::clone(&tables.control), Arc::clone(&stop));
         drop(tables);
@@ -272,7 +319,7 @@ impl Fabric {
                 }
             })
             .map_err(|error| softnic::EngineGone::Spawn { message: error.to_string() });
-        let parts = Parts { core: Arc::clone(&self.core), keeper: None, stop, persistent };
+        let parts = Parts { stop, ..Parts::begun(&self.core, persistent) };
         let mut running = Running { parts: Some(parts) };
         // Without a keeper the engine is stopped again, by what is dropped here.
         let keeper = keeper?;
@@ -287,10 +334,10 @@ struct Parts {
     core: Arc<Core>,
     keeper: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    persistent: Persistent,
+    persistent: Vec<Persistent>,
 }
 
-/// An engine that runs. Dropping this stops it, too.
+/// Engines that run. Dropping this stops them, too.
 pub struct Running {
     parts: Option<Parts>,
 }
@@ -304,13 +351,13 @@ impl Running {
         }
     }
 
-    /// Whether the engine has ended, by itself or by an error.
+    /// Whether an engine has ended, by itself or by an error.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.parts.as_ref().is_some_and(Parts::is_over)
     }
 
-    /// Stops the engine; it goes on where it was when it is started again.
+    /// Stops the engines; they go on where they were when they are started again.
     ///
     /// # Errors
     /// It had ended by itself, failed, or doesn't end.
@@ -328,6 +375,10 @@ impl Drop for Running {
 }
 
 impl Parts {
+    fn begun(core: &Arc<Core>, persistent: Vec<Persistent>) -> Self {
+        Self { core: Arc::clone(core), keeper: None, stop: Arc::default(), persistent }
+    }
+
     fn fall_silent(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(keeper) = self.keeper.take() {
@@ -337,17 +388,20 @@ impl Parts {
     }
 
     fn is_over(&self) -> bool {
-        let kernel = lock(&self.core.shared.kernel);
-        kernel.as_ref().is_none_or(|kernel| kernel.is_done().unwrap_or(true))
+        let kernels = lock(&self.core.shared.kernels);
+        kernels.is_empty() || kernels.iter().any(|kernel| kernel.is_done().unwrap_or(true))
     }
 
     fn stop(mut self) -> Result<(), Error> {
         let core = Arc::clone(&self.core);
         let shared = &core.shared;
         shared.tables().control.half(0).store(1, Ordering::Release);
-        let kernel = lock(&shared.kernel).take();
-        let ended =
-            kernel.map(|kernel| kernel.wait(Instant::now() + GRACE, None, &|| false)).transpose();
+        let kernels = std::mem::take(&mut *lock(&shared.kernels));
+        let end = Instant::now() + GRACE;
+        // All are waited for, whatever one says.
+        let ends: Vec<_> =
+            kernels.into_iter().map(|kernel| kernel.wait(end, None, &|| false)).collect();
+        let ended = ends.into_iter().collect::<Result<Vec<_>, _>>();
         self.fall_silent();
         // What is freed now may wait for the device.
         drop(self.persistent);
@@ -435,9 +489,14 @@ impl Nic for SoftGpuNic {
     }
 
     fn name(&self) -> String {
-        let runs = match &self.shared().on {
+        let on = &self.shared().on;
+        let runs = match on {
             EngineOn::Host { .. } => "in this process".to_owned(),
             EngineOn::Gpu(gpu, warps) => format!("in {}, {warps} warps", gpu.info().name),
+            EngineOn::Gpus(gpus, warps) => {
+                let gpu = gpus[self.index].info();
+                format!("in GPU {} ({}), {warps} warps", gpu.ordinal, gpu.name)
+            }
         };
         format!("software ConnectX {} as device code, {runs}", self.address().lid)
     }
@@ -522,12 +581,12 @@ impl Nic for SoftGpuNic {
     }
 
     fn gone(&self) -> Option<String> {
-        let kernel = lock(&self.shared().kernel);
-        match kernel.as_ref()?.is_done() {
+        let kernels = lock(&self.shared().kernels);
+        kernels.iter().find_map(|kernel| match kernel.is_done() {
             Ok(false) => None,
             Ok(true) => Some("the NIC's kernel has ended".to_owned()),
             Err(error) => Some(error.to_string()),
-        }
+        })
     }
 
     fn relax(&self, spins: u32) {

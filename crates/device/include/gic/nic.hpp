@@ -1,12 +1,16 @@
 // The software ConnectX's data path: doorbell, record, WQE, keys, data, CQE, for GPU memory as well as host
 // memory. The same semantics and error completions as the CPU engine (crates/softnic).
 //
+// Between two GPUs each has an engine, for the NIC whose queues lie in its memory: payload, receives and their CQEs
+// go over the link, and nothing of one engine's waits in the other's tables but the receive lock.
+//
 // Queue pairs are dealt to warps; a warp's visit polls the doorbells of eight queue pairs at once and then
 // serves those that rang. Writes of one aligned word, what nearly all WQEs are, take the fast path: a WQE a lane
 // and row, all checks made by its lane, one completion for all. Everything else is nic_general.hpp's.
 //
 // Order within a queue pair: a completion, an atomic, a read, a send and a fenced WQE come behind all payload
-// before them; of writes to one place the last one remains.
+// before them; of writes to one place the last one remains. Who sees one of those behind, on whichever GPU or CPU,
+// sees all that it comes behind: between two GPUs every fence and release is of the system's scope.
 #pragma once
 
 #include "gic/nic_fast.hpp"
@@ -64,7 +68,8 @@ class Engine {
             u32 word = lane % kPolled;
             // A lane without a queue pair looks at the last one's, which changes nothing.
             u32 at = first + (nth < last ? nth : last - 1);
-            Qp* qp = &t_.qps[t_.order[index_ + at * t_.warps]];
+            u32 place = t_.order[index_ + at * t_.warps];
+            Qp* qp = &t_.nics[place >> 16].qps[place & 0xffff];
             qps_[lane] = reinterpret_cast<u64>(qp);
             const u8* polled = reinterpret_cast<const u8*>(&qp->shared);
             if (word == 2) polled = reinterpret_cast<const u8*>(qp->fixed.record);

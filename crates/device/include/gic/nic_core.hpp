@@ -54,18 +54,33 @@ GIC_FN u64 now_ns(const Tables& t) {
 #endif
 }
 
-// One lane calls it.
+// One lane calls it, of any engine.
 GIC_APART void report(const Tables& t, u32 nic, FindingKind kind, u32 qpn, u64 index, u32 found,
                       u32 depth = 0) {
-    u32 nth = mem::fetch_add<Scope::gpu>(&t.finding_count[nic], 1u);
-    if (nth < kMaxFindings)
-        t.findings[nic * kMaxFindings + nth] = {static_cast<u32>(kind), qpn, index, found, depth};
+    u32 nth = mem::fetch_add<Scope::system>(t.nics[nic].finding_count, 1u);
+    if (nth < kMaxFindings) t.nics[nic].findings[nth] = {static_cast<u32>(kind), qpn, index, found, depth};
 }
 
-// The queue pair's state becomes ERROR. One lane calls it, of any warp.
+// The queue pair's state becomes ERROR. One lane calls it, of any engine.
 GIC_FN void break_qp(Qp& qp, Cause cause) {
-    mem::compare_and_swap<Scope::gpu>(&qp.shared.error, 0u, cause.bits);
-    mem::store_release<Scope::gpu>(&qp.shared.state, static_cast<u32>(State::error));
+    mem::compare_and_swap<Scope::system>(&qp.shared.error, 0u, cause.bits);
+    mem::store_release<Scope::system>(&qp.shared.state, static_cast<u32>(State::error));
+}
+
+// A queue pair's receive lock. Engines of several GPUs take it in turn; among the warps of one it costs less.
+GIC_FN bool take_lock(const Tables& t, Qp& qp) {
+    u32* lock = &qp.shared.receive_lock;
+    u32 held = t.engines == 1 ? mem::compare_and_swap<Scope::gpu>(lock, 0u, 1u)
+                              : mem::compare_and_swap<Scope::system>(lock, 0u, 1u);
+    return held == 0;
+}
+GIC_FN void give_lock(const Tables& t, Qp& qp) {
+    u32* lock = &qp.shared.receive_lock;
+    if (t.engines == 1) {
+        mem::store_release<Scope::gpu>(lock, 0u);
+    } else {
+        mem::store_release<Scope::system>(lock, 0u);
+    }
 }
 
 // What a CQE says.
@@ -141,22 +156,31 @@ GIC_FN bool apply(const Operands& o, u64 old, u64& next) {
 
 // Returns the value before. What was placed before is seen by who sees the new one.
 //
-// Atomic among the threads of this GPU, and so among all requests to this NIC, as RDMA promises it: a CPU's own
-// atomics on host memory are not part of it, and a GPU can't take part in theirs over PCIe.
-template <Scope S, class T>
+// Atomic at `Among`: among the threads of the GPUs that engines run on, and so among all requests to this NIC, as
+// RDMA promises it. A CPU's own atomics on host memory are not part of it, and a GPU can't take part in theirs over
+// PCIe.
+template <Scope S, Scope Among, class T>
 GIC_FN u64 modify(u64 address, const Operands& o) {
     T* at = reinterpret_cast<T*>(address);
     bool is_plain_add = o.is_add && o.compare_mask == 0;
     if (S == Scope::system || !is_plain_add) mem::fence<S>();
-    if (is_plain_add) return mem::fetch_add<Scope::gpu>(at, static_cast<T>(o.value));
+    if (is_plain_add) return mem::fetch_add<Among>(at, static_cast<T>(o.value));
     T old = mem::load_relaxed<S>(at);
     for (;;) {
         u64 next;
         if (!apply(o, old, next)) return old;
-        T seen = mem::compare_and_swap<Scope::gpu>(at, old, static_cast<T>(next));
+        T seen = mem::compare_and_swap<Among>(at, old, static_cast<T>(next));
         if (seen == old) return old;
         old = seen;
     }
+}
+
+template <Scope S>
+GIC_FN u64 modify(const Tables& t, u64 address, u32 size, const Operands& o) {
+    // With one engine S may be `system` for the memory's sake alone.
+    if (t.engines == 1)
+        return size == 8 ? modify<S, Scope::gpu, u64>(address, o) : modify<S, Scope::gpu, u32>(address, o);
+    return size == 8 ? modify<S, Scope::system, u64>(address, o) : modify<S, Scope::system, u32>(address, o);
 }
 
 }  // namespace nic

@@ -144,8 +144,8 @@ class Served {
         Warp warp;
         u32 done = static_cast<u32>(warp.elect([&] {
             Row row;
-            u32 own = mem::load_relaxed<Scope::gpu>(&qp_->shared.state);
-            u32 peers = mem::load_relaxed<Scope::gpu>(&peer_->shared.state);
+            u32 own = mem::load_relaxed<S>(&qp_->shared.state);
+            u32 peers = mem::load_relaxed<S>(&peer_->shared.state);
             fetch(row, 0, 0);
             check(row, 0, 0);
             if (own != static_cast<u32>(State::rts) ||
@@ -176,8 +176,8 @@ class Served {
         if (budget < most) most = budget;
         Row rows[R];
         // All loads of a stage before what depends on them.
-        u32 own = mem::load_relaxed<Scope::gpu>(&qp_->shared.state);
-        u32 peers = mem::load_relaxed<Scope::gpu>(&peer_->shared.state);
+        u32 own = mem::load_relaxed<S>(&qp_->shared.state);
+        u32 peers = mem::load_relaxed<S>(&peer_->shared.state);
         GIC_UNROLL
         for (u32 r = 0; r < R; r++) {
             rows[r].fast = rows[r].signalled = 0;

@@ -59,8 +59,8 @@ class General {
     // where there is nothing to do now.
     GIC_FN u32 run(u32 budget) {
         // Together with the WQE: neither waits for the other.
-        u32 state = mem::load_relaxed<Scope::gpu>(&s_.qp->shared.state);
-        u32 peers = s_.peer ? mem::load_relaxed<Scope::gpu>(&s_.peer->shared.state) : 0;
+        u32 state = mem::load_relaxed<S>(&s_.qp->shared.state);
+        u32 peers = s_.peer ? mem::load_relaxed<S>(&s_.peer->shared.state) : 0;
         if (s_.own.head != s_.own.producer) fetch();
         if (is(state, State::error)) return flush(budget);
         if (!is(state, State::rts) || s_.own.head == s_.own.producer) return 0;
@@ -379,7 +379,7 @@ class General {
         if (check != Check::none) return refuse(peer, check, check);
         Operands o = operands(r, size);
         once([&] {
-            u64 old = size == 8 ? modify<S, u64>(r.raddr, o) : modify<S, u32>(r.raddr, o);
+            u64 old = modify<S>(t_, r.raddr, size, o);
             u32 done = 0;
             for (u32 segment = r.data; segment < r.ds; segment++) {
                 u32 at = segment * kSegmentBytes;
@@ -423,9 +423,9 @@ class General {
         Qp& p = *peer.qp;
         once([&] {
             s_.answer[3] = static_cast<u64>(Verdict::busy);
-            if (mem::compare_and_swap<Scope::gpu>(&p.shared.receive_lock, 0u, 1u) != 0) return;
+            if (!take_lock(t_, p)) return;
             if (!has_receive(p)) {
-                mem::store_release<Scope::gpu>(&p.shared.receive_lock, 0u);
+                give_lock(t_, p);
                 s_.answer[3] = static_cast<u64>(Verdict::not_ready);
                 return;
             }
@@ -466,7 +466,7 @@ class General {
             if (!push<S>(t_, p.fixed.nic, p.shared.receive, e) && local == Check::none)
                 broken = Check::cq_overrun;
             if (broken != Check::none) break_qp(p, Cause::of(broken));
-            mem::store_release<Scope::gpu>(&p.shared.receive_lock, 0u);
+            give_lock(t_, p);
             s_.answer[3] = static_cast<u64>(broken);
         });
         if (s_.answer[3] == 0) return {};
@@ -474,7 +474,7 @@ class General {
     }
 
     GIC_FN void give_back_receive(const Peer& peer) {
-        once([&] { mem::store_release<Scope::gpu>(&peer.qp->shared.receive_lock, 0u); });
+        once([&] { give_lock(t_, *peer.qp); });
     }
 
     GIC_FN Result send(const Request& r, const Peer& peer) {
@@ -584,7 +584,7 @@ class General {
                 done += 1;
             }
             bool has_receives = (s_.fixed.flags & kHasReceives) != 0;
-            if (has_receives && mem::compare_and_swap<Scope::gpu>(&s_.qp->shared.receive_lock, 0u, 1u) == 0) {
+            if (has_receives && take_lock(t_, *s_.qp)) {
                 while (done < budget && has_receive(*s_.qp)) {
                     Entry e = entry(14, 0, s_.qp->shared.rq_head);
                     e.cause = Cause::of(Check::flushed);
@@ -592,7 +592,7 @@ class General {
                     s_.qp->shared.rq_head += 1;
                     done += 1;
                 }
-                mem::store_release<Scope::gpu>(&s_.qp->shared.receive_lock, 0u);
+                give_lock(t_, *s_.qp);
             }
             s_.answer[0] = done;
         });

@@ -1,5 +1,6 @@
 // The tables of the NIC engine: everything that it knows between two visits, flat and addressed by index.
-// Mirrored in crates/device/src/nic.rs. Both NICs of a fabric (addresses 1 and 2) are in the same tables.
+// Mirrored in crates/device/src/nic.rs. An engine serves both NICs of a fabric (addresses 1 and 2), or one of
+// them, and another GPU's engine the other: it reaches the tables of both.
 //
 // The control plane writes them while no engine runs. While one does, each field has one writer, which its
 // group names; "anyone's" are reached atomically or under the queue pair's receive lock.
@@ -227,13 +228,19 @@ struct Control {
     u64 lease;  // counts up while the host is alive
 };
 
+// One NIC's, in the memory of the GPU whose engine serves it.
+struct NicTables {
+    Qp* qps;
+    Region* regions;
+    Target* targets;
+    Finding* findings;   // kMaxFindings
+    u32* finding_count;  // counts on where there is no room
+};
+
+// What one engine is started with.
 struct Tables {
-    Qp* qps;              // NIC 0's, then NIC 1's
-    Region* regions;      // the same
-    Target* targets;      // the same
-    const u32* order;     // the queue pairs that there are, dealt to warps in turn
-    Finding* findings;    // kMaxFindings a NIC
-    u32* finding_count;   // one a NIC; counts on where there is no room
+    NicTables nics[kNics];
+    const u32* order;     // the queue pairs that it serves, dealt to warps in turn: NIC << 16 | index
     const u64* host_now;  // host build: the time in ns
     const Control* control;
     u64* ended;  // one a warp: why it ended
@@ -244,21 +251,21 @@ struct Tables {
     u32 max_targets;
     u32 qps_in_order;
     u32 warps;
-    u32 padding;
+    u32 engines;  // that serve the fabric, on as many GPUs
 };
-static_assert(sizeof(Tables) == 112, "mirrored by the host");
+static_assert(sizeof(Tables) == 152, "mirrored by the host");
 
 GIC_FN Qp* find_qp(const Tables& t, u32 nic, u32 qpn) {
     u32 index = qpn & 0xffff;
     if (nic >= kNics || index >= t.max_qps) return nullptr;
-    Qp* qp = &t.qps[nic * t.max_qps + index];
+    Qp* qp = &t.nics[nic].qps[index];
     return qp->fixed.tag != 0 && qp->fixed.qpn == qpn ? qp : nullptr;
 }
 
 GIC_FN const Target* find_target(const Tables& t, u32 nic, u32 number) {
     u32 index = number & 0xffff;
     if (nic >= kNics || (index & kTargetBit) == 0 || (index & ~kTargetBit) >= t.max_targets) return nullptr;
-    const Target* target = &t.targets[nic * t.max_targets + (index & ~kTargetBit)];
+    const Target* target = &t.nics[nic].targets[index & ~kTargetBit];
     return target->tag != 0 && target->tag == number >> 16 ? target : nullptr;
 }
 
@@ -266,7 +273,7 @@ GIC_FN const Target* find_target(const Tables& t, u32 nic, u32 number) {
 GIC_FN const Region* find_region(const Tables& t, u32 nic, u32 key, bool remote) {
     u32 index = key >> 9;
     if (((key >> 8) & 1) != (remote ? 1u : 0u) || index >= t.max_regions) return nullptr;
-    const Region* region = &t.regions[nic * t.max_regions + index];
+    const Region* region = &t.nics[nic].regions[index];
     return region->tag != 0 && region->tag == (key & 0xff) ? region : nullptr;
 }
 

@@ -59,6 +59,8 @@ pub struct Gpu {
     /// Freed while such a kernel ran: freeing waits for the device.
     pub(super) garbage: Mutex<Vec<Garbage>>,
     stuck: AtomicBool,
+    /// GPUs whose memory its threads can follow.
+    peers: Mutex<Vec<u32>>,
 }
 
 // SAFETY: the driver's handles may be used by any thread that has made the context current, which `enter` does;
@@ -152,6 +154,7 @@ impl Gpu {
             persistent: AtomicU32::new(0),
             garbage: Mutex::default(),
             stuck: AtomicBool::new(false),
+            peers: Mutex::default(),
         }))
     }
 
@@ -337,12 +340,42 @@ impl Gpu {
         };
         match attribute(P::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
             None => false,
-            // Another GPU's memory isn't this one's to follow.
+            // Another GPU's memory isn't this one's to follow, but for a peer's.
             Some(kind) if kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {
-                attribute(P::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) == Some(self.info.ordinal)
+                attribute(P::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+                    .is_some_and(|of| of == self.info.ordinal || lock(&self.peers).contains(&of))
             }
             Some(_) => true,
         }
+    }
+
+    /// Lets its threads follow addresses of another GPU's memory, by NVLink or PCIe.
+    ///
+    /// # Errors
+    /// The machine doesn't let it, or a persistent kernel runs.
+    pub fn reach_peer(&self, peer: &Self) -> Result<(), CudaError> {
+        if self.info.ordinal == peer.info.ordinal {
+            return Ok(());
+        }
+        self.idle("reaching another GPU's memory")?;
+        let mut can = 0;
+        // SAFETY: an out parameter, and two devices that exist.
+        unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }
+            .result()
+            .map_err(CudaError::of("cuDeviceCanAccessPeer"))?;
+        if can == 0 {
+            return Err(CudaError::NoPeerAccess { from: self.info.ordinal, to: peer.info.ordinal });
+        }
+        // SAFETY: its own context is current; the peer's lives as long as `peer`, and after it no memory of it does.
+        match unsafe { sys::cuCtxEnablePeerAccess(peer.context, 0) } {
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
+            enabled => enabled.result().map_err(CudaError::of("cuCtxEnablePeerAccess"))?,
+        }
+        let mut peers = lock(&self.peers);
+        if !peers.contains(&peer.info.ordinal) {
+            peers.push(peer.info.ordinal);
+        }
+        Ok(())
     }
 
     /// Says that a kernel runs which doesn't end by itself, while what is given lives: memory is freed afterwards,
@@ -374,6 +407,60 @@ impl Drop for Persistent {
         self.0.persistent.fetch_sub(1, Ordering::AcqRel);
         self.0.collect();
     }
+}
+
+/// How one GPU reaches another's memory, as the driver says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerLink {
+    /// Its threads may follow the other's addresses.
+    pub access: bool,
+    /// Atomics there are done by the other's memory.
+    pub native_atomics: bool,
+    /// 0 is the fastest kind of link that the machine has.
+    pub rank: i32,
+}
+
+/// What the driver says of the way from a GPU to another one's memory. Neither is opened.
+///
+/// # Errors
+/// No driver, no such GPU, or a driver that fails.
+pub fn peer_link(from: u32, to: u32) -> Result<PeerLink, CudaError> {
+    use sys::CUdevice_P2PAttribute as P;
+    let count = gpu_count()?;
+    let device = |ordinal: u32| {
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count });
+        }
+        result::device::get(ordinal as i32).map_err(CudaError::of("cuDeviceGet"))
+    };
+    let (from, to) = (device(from)?, device(to)?);
+    let ask = |which| {
+        let mut value = 0;
+        // SAFETY: an out parameter, and two devices that exist.
+        unsafe { sys::cuDeviceGetP2PAttribute(&raw mut value, which, from, to) }
+            .result()
+            .map(|()| value)
+            .map_err(CudaError::of("cuDeviceGetP2PAttribute"))
+    };
+    Ok(PeerLink {
+        access: ask(P::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)? != 0,
+        native_atomics: ask(P::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)? != 0,
+        rank: ask(P::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)?,
+    })
+}
+
+/// How many GPUs the driver shows.
+///
+/// # Errors
+/// No driver, or one that fails.
+pub fn gpu_count() -> Result<u32, CudaError> {
+    // SAFETY: asks whether the dynamic loader finds the library; loading it runs its initialisers only.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::NoDriver);
+    }
+    result::init().map_err(CudaError::of("cuInit"))?;
+    let count = result::device::get_count().map_err(CudaError::of("cuDeviceGetCount"))?;
+    Ok(u32::try_from(count).unwrap_or(0))
 }
 
 impl Drop for Gpu {

@@ -13,7 +13,7 @@ mod nic;
 mod program;
 
 pub use cache::folder as cache_folder;
-pub use gpu::{Gpu, GpuInfo, Persistent};
+pub use gpu::{Gpu, GpuInfo, PeerLink, Persistent, gpu_count, peer_link};
 pub use launch::{Prepared, Resources};
 pub use memory::{GpuMemory, Pinned, Place};
 pub use nic::Registers;
@@ -40,6 +40,17 @@ pub enum CudaError {
         ordinal: u32,
         /// How many there are.
         count: u32,
+    },
+    /// A GPU can't follow addresses of another's memory.
+    #[error(
+        "GPU {from} can't reach the memory of GPU {to}: `nvidia-smi topo -p2p r` says which pairs can (over PCIe, an \
+         IOMMU or ACS may forbid it)"
+    )]
+    NoPeerAccess {
+        /// Whose threads.
+        from: u32,
+        /// Whose memory.
+        to: u32,
     },
     /// Memory can't be had.
     #[error("{bytes} bytes of {what} can't be had: {reason}")]

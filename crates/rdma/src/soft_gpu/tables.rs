@@ -30,8 +30,9 @@ struct KeptQp {
     cqs: Vec<(u32, u8)>,
 }
 
-/// One NIC's objects.
+/// One NIC's objects, and their tables, which lie where its engine runs.
 struct Objects {
+    tables: NicTables,
     qps: Slots<KeptQp>,
     cqs: Slots<()>,
     regions: Slots<Arc<Memory>>,
@@ -50,6 +51,49 @@ impl Objects {
     }
 }
 
+/// The memory of [`nic::NicTables`].
+struct NicTables {
+    qps: Arc<Memory>,
+    regions: Arc<Memory>,
+    targets: Arc<Memory>,
+    findings: Arc<Memory>,
+    count: Arc<Memory>,
+}
+
+impl NicTables {
+    fn new(place: &Place) -> Result<Self, Error> {
+        Ok(Self {
+            qps: memory(place, MAX_QPS as usize * size_of::<nic::Qp>())?,
+            regions: memory(place, MAX_REGIONS as usize * size_of::<nic::Region>())?,
+            targets: memory(place, MAX_TARGETS as usize * size_of::<nic::Target>())?,
+            findings: memory(place, MAX_FINDINGS * size_of::<nic::Finding>())?,
+            count: memory(place, 8)?,
+        })
+    }
+
+    fn header(&self) -> nic::NicTables {
+        nic::NicTables {
+            qps: at(&self.qps),
+            regions: at(&self.regions),
+            targets: at(&self.targets),
+            findings: at(&self.findings),
+            finding_count: at(&self.count),
+        }
+    }
+}
+
+fn at(memory: &Arc<Memory>) -> u64 {
+    memory.as_ptr() as u64
+}
+
+/// What one engine is started with, and its own memory.
+pub(super) struct EngineTables {
+    pub header: nic::Tables,
+    order: Arc<Memory>,
+    ended: Arc<Memory>,
+    halt: Arc<Memory>,
+}
+
 /// One object of a NIC.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Object {
@@ -60,16 +104,9 @@ pub(super) enum Object {
 
 /// A fabric's tables.
 pub(super) struct Tables {
-    pub header: nic::Tables,
+    /// One for both NICs, or one each.
+    pub engines: Vec<EngineTables>,
     nics: [Objects; NICS],
-    qps: Arc<Memory>,
-    regions: Arc<Memory>,
-    targets: Arc<Memory>,
-    order: Arc<Memory>,
-    findings: Arc<Memory>,
-    counts: Arc<Memory>,
-    ended: Arc<Memory>,
-    halt: Arc<Memory>,
     /// In host memory: stop word and lease.
     pub control: Arc<Memory>,
     /// In host memory: the time, for the host build.
@@ -97,75 +134,59 @@ fn write<T: IntoBytes + zerocopy::Immutable>(table: &Arc<Memory>, index: usize, 
 }
 
 impl Tables {
-    /// Tables in `place`; the words that the host writes while an engine runs in `host`.
-    pub(super) fn new(place: &Place, host: &Place, warps: u32) -> Result<Self, Error> {
-        let count = |capacity: u32| NICS * capacity as usize;
-        let qps = memory(place, count(MAX_QPS) * size_of::<nic::Qp>())?;
-        let regions = memory(place, count(MAX_REGIONS) * size_of::<nic::Region>())?;
-        let targets = memory(place, count(MAX_TARGETS) * size_of::<nic::Target>())?;
-        let order = memory(place, count(MAX_QPS) * 4)?;
-        let findings = memory(place, NICS * MAX_FINDINGS * size_of::<nic::Finding>())?;
-        let counts = memory(place, NICS * 4)?;
-        let ended = memory(place, warps as usize * 8)?;
-        let halt = memory(place, 8)?;
+    /// Tables of as many engines as there are places; the words that the host writes while they run lie in `host`.
+    pub(super) fn new(places: &[Place], host: &Place, warps: u32) -> Result<Self, Error> {
         let control = memory(host, size_of::<nic::Control>())?;
         let now = memory(host, 8)?;
-        let at = |memory: &Arc<Memory>| memory.as_ptr() as u64;
-        let header = nic::Tables {
-            qps: at(&qps),
-            regions: at(&regions),
-            targets: at(&targets),
-            order: at(&order),
-            findings: at(&findings),
-            finding_count: at(&counts),
-            host_now: at(&now),
-            control: at(&control),
-            ended: at(&ended),
-            halt: at(&halt),
-            lease_ns: LEASE_NS,
-            max_qps: MAX_QPS,
-            max_regions: MAX_REGIONS,
-            max_targets: MAX_TARGETS,
-            qps_in_order: 0,
-            warps,
-            padding: 0,
+        let place_of = |nic: usize| places.get(nic).or(places.first()).cloned().unwrap_or_default();
+        let objects = |nic: usize| {
+            Ok::<_, Error>(Objects {
+                tables: NicTables::new(&place_of(nic))?,
+                qps: Slots::new(MAX_QPS),
+                cqs: Slots::new(MAX_CQS),
+                regions: Slots::new(MAX_REGIONS),
+                targets: Slots::new(MAX_TARGETS),
+                order: Vec::new(),
+                completed: 0,
+            })
         };
-        let nics = std::array::from_fn(|_| Objects {
-            qps: Slots::new(MAX_QPS),
-            cqs: Slots::new(MAX_CQS),
-            regions: Slots::new(MAX_REGIONS),
-            targets: Slots::new(MAX_TARGETS),
-            order: Vec::new(),
-            completed: 0,
-        });
-        Ok(Self {
-            header,
-            nics,
-            qps,
-            regions,
-            targets,
-            order,
-            findings,
-            counts,
-            ended,
-            halt,
-            control,
-            now,
-            runs: false,
-            later: Vec::new(),
-        })
+        let nics = [objects(0)?, objects(1)?];
+        let engine = |place: &Place| {
+            let order = memory(place, NICS * MAX_QPS as usize * 4)?;
+            let ended = memory(place, warps as usize * 8)?;
+            let halt = memory(place, 8)?;
+            let header = nic::Tables {
+                nics: [nics[0].tables.header(), nics[1].tables.header()],
+                order: at(&order),
+                host_now: at(&now),
+                control: at(&control),
+                ended: at(&ended),
+                halt: at(&halt),
+                lease_ns: LEASE_NS,
+                max_qps: MAX_QPS,
+                max_regions: MAX_REGIONS,
+                max_targets: MAX_TARGETS,
+                qps_in_order: 0,
+                warps,
+                engines: places.len() as u32,
+            };
+            Ok(EngineTables { header, order, ended, halt })
+        };
+        let engines = places.iter().map(engine).collect::<Result<_, Error>>()?;
+        Ok(Self { engines, nics, control, now, runs: false, later: Vec::new() })
     }
 
-    fn slot(nic: usize, capacity: u32, index: u32) -> usize {
-        nic * capacity as usize + index as usize
+    /// Which engine serves a NIC.
+    fn engine_of(&self, nic: usize) -> usize {
+        nic.min(self.engines.len() - 1)
     }
 
     fn qp(&self, nic: usize, index: u32) -> nic::Qp {
-        read(&self.qps, Self::slot(nic, MAX_QPS, index))
+        read(&self.nics[nic].tables.qps, index as usize)
     }
 
     fn set_qp(&self, nic: usize, index: u32, qp: &nic::Qp) {
-        write(&self.qps, Self::slot(nic, MAX_QPS, index), qp);
+        write(&self.nics[nic].tables.qps, index as usize, qp);
     }
 
     /// The queue pair's index, if there is one of that number.
@@ -190,7 +211,7 @@ impl Tables {
             access: (access | Access::LOCAL_WRITE).bits().into(),
             tag: tag.into(),
         };
-        write(&self.regions, Self::slot(nic, MAX_REGIONS, index), &region);
+        write(&objects.tables.regions, index as usize, &region);
         let lkey = (index * 2) << 8 | u32::from(tag);
         Ok((lkey, lkey | 1 << 8, Object::Region(index, tag)))
     }
@@ -220,10 +241,10 @@ impl Tables {
             return Err(full("queue pairs"));
         };
         objects.order.push(index);
-        let at = |area: &crate::Area| area.ptr() as u64;
+        let place = |area: &crate::Area| area.ptr() as u64;
         let send = Cq {
-            ring: at(&areas.cq),
-            record: at(&areas.cq_record),
+            ring: place(&areas.cq),
+            record: place(&areas.cq_record),
             log_size: attr.log_cq,
             flags: match attr.cq_kind {
                 CqKind::Ring => 0,
@@ -238,8 +259,8 @@ impl Tables {
             flags |= qp_flag::DCI;
         }
         let mut qp = nic::Qp {
-            sq: at(&areas.sq),
-            record: at(&areas.record),
+            sq: place(&areas.sq),
+            record: place(&areas.record),
             page: page.as_ptr() as u64,
             qpn: u32::from(tag) << 16 | index,
             tag: tag.into(),
@@ -260,11 +281,11 @@ impl Tables {
         }
         if let (Some(log), Some(cq)) = (attr.log_receives, cqs.get(1)) {
             flags |= qp_flag::HAS_RECEIVES;
-            qp.rq = at(&areas.rq);
+            qp.rq = place(&areas.rq);
             qp.log_rq = log;
             qp.receive = Cq {
-                ring: at(&areas.recv_cq),
-                record: at(&areas.recv_cq_record),
+                ring: place(&areas.recv_cq),
+                record: place(&areas.recv_cq_record),
                 log_size: log,
                 number: cq.0,
                 ..Cq::default()
@@ -283,14 +304,14 @@ impl Tables {
         Ok((qp.qpn, Object::Qp(index, tag)))
     }
 
-    /// Deals the queue pairs to the warps, a NIC's one after another, and says who shares a page.
+    /// Deals the queue pairs to the warps of their engine, a NIC's one after another, and says who shares a page.
     fn deal(&mut self) {
-        let mut all = Vec::new();
+        let mut dealt = vec![Vec::new(); self.engines.len()];
         for (nic, objects) in self.nics.iter().enumerate() {
             // Read once: on a GPU each reading is a copy.
             let qps: Vec<_> = objects.order.iter().map(|&index| self.qp(nic, index)).collect();
             for (nth, &index) in objects.order.iter().enumerate() {
-                all.push(Self::slot(nic, MAX_QPS, index) as u32);
+                dealt[self.engine_of(nic)].push((nic as u32) << 16 | index);
                 let mut qp = qps[nth];
                 let same = |other: &&device::nic::Qp| other.page == qps[nth].page;
                 let sharers = qps.iter().filter(same).count();
@@ -304,8 +325,10 @@ impl Tables {
                 }
             }
         }
-        let _ = self.order.write(0, all.as_bytes());
-        self.header.qps_in_order = all.len() as u32;
+        for (engine, dealt) in self.engines.iter_mut().zip(&dealt) {
+            let _ = engine.order.write(0, dealt.as_bytes());
+            engine.header.qps_in_order = dealt.len() as u32;
+        }
     }
 
     pub(super) fn connect(
@@ -362,9 +385,10 @@ impl Tables {
         key: u64,
         access: Access,
     ) -> Result<(u32, Object), Error> {
-        let (index, tag) = self.nics[nic].targets.insert(()).ok_or(full("DC targets"))?;
+        let objects = &mut self.nics[nic];
+        let (index, tag) = objects.targets.insert(()).ok_or(full("DC targets"))?;
         let target = nic::Target { key, access: access.bits().into(), tag: tag.into() };
-        write(&self.targets, Self::slot(nic, MAX_TARGETS, index), &target);
+        write(&objects.tables.targets, index as usize, &target);
         Ok((u32::from(tag) << 16 | TARGET_BIT | index, Object::Target(index, tag)))
     }
 
@@ -378,14 +402,14 @@ impl Tables {
         match object {
             Object::Region(index, tag) => {
                 objects.regions.remove(index, tag);
-                write(&self.regions, Self::slot(nic, MAX_REGIONS, index), &nic::Region::default());
+                write(&objects.tables.regions, index as usize, &nic::Region::default());
             }
             Object::Target(index, tag) => {
                 objects.targets.remove(index, tag);
-                write(&self.targets, Self::slot(nic, MAX_TARGETS, index), &nic::Target::default());
+                write(&objects.tables.targets, index as usize, &nic::Target::default());
             }
             Object::Qp(index, tag) => {
-                let qp = read::<nic::Qp>(&self.qps, Self::slot(nic, MAX_QPS, index));
+                let qp = read::<nic::Qp>(&objects.tables.qps, index as usize);
                 objects.completed += qp.completed;
                 objects.order.retain(|&other| other != index);
                 if let Some(kept) = objects.qps.remove(index, tag) {
@@ -400,7 +424,9 @@ impl Tables {
     /// Before a start: nobody has told the engine to end yet.
     pub(super) fn arm(&self) {
         self.control.half(0).store(0, std::sync::atomic::Ordering::Release);
-        let _ = self.halt.write(0, &[0; 8]);
+        for engine in &self.engines {
+            let _ = engine.halt.write(0, &[0; 8]);
+        }
     }
 
     /// The engine has stopped: what was dropped meanwhile is destroyed.
@@ -411,12 +437,13 @@ impl Tables {
         }
     }
 
-    /// Whether everything that the engine stores to for others is in memory that only a GPU follows.
+    /// Whether everything that the engine stores to for others is in memory that only its GPU follows.
     pub(super) fn is_all_on_gpu(&self) -> bool {
-        self.nics.iter().all(|objects| {
-            objects.regions.iter().all(|(_, memory)| !memory.is_mapped())
-                && objects.qps.iter().all(|(_, kept)| !kept.areas.cq.is_mapped())
-        })
+        self.engines.len() == 1
+            && self.nics.iter().all(|objects| {
+                objects.regions.iter().all(|(_, memory)| !memory.is_mapped())
+                    && objects.qps.iter().all(|(_, kept)| !kept.areas.cq.is_mapped())
+            })
     }
 
     /// Changes a queue pair that isn't being served.
@@ -461,17 +488,16 @@ impl Tables {
 
     /// Why an engine warp ended by itself, as the kernel says it.
     pub(super) fn ended(&self) -> u64 {
-        (0..self.header.warps as usize)
-            .map(|warp| read::<u64>(&self.ended, warp))
-            .max()
-            .unwrap_or(0)
+        let warps = self.engines.iter().flat_map(|engine| {
+            (0..engine.header.warps as usize).map(|warp| read::<u64>(&engine.ended, warp))
+        });
+        warps.max().unwrap_or(0)
     }
 
     pub(super) fn findings(&self, nic: usize) -> Vec<Finding> {
-        let kept = (read::<u32>(&self.counts, nic) as usize).min(MAX_FINDINGS);
-        (0..kept)
-            .filter_map(|nth| finding(&read(&self.findings, nic * MAX_FINDINGS + nth)))
-            .collect()
+        let tables = &self.nics[nic].tables;
+        let kept = (read::<u32>(&tables.count, 0) as usize).min(MAX_FINDINGS);
+        (0..kept).filter_map(|nth| finding(&read(&tables.findings, nth))).collect()
     }
 }
 

@@ -285,9 +285,10 @@ fn completed_wqes_are_counted() {
 /// A thread of its own drives the engine while the client only looks.
 #[test]
 fn an_engine_with_a_thread_needs_nobody_to_step_it() {
-    let on = EngineOn::Host { driver: Engine::Thread { cpu: None }, clock: Clock::Real };
+    let on =
+        EngineOn::Host { driver: Engine::Thread { cpu: None }, clock: Clock::Real, apart: true };
     let fabric = soft_gpu::Fabric::open(on).unwrap();
-    let world = World::of(Kind::Host, fabric);
+    let world = World::of(Kind::HostApart, fabric);
     let [mut near, _far] = world.pair(&ring_attr(), &hasty());
     let remote = world.region(1, 64, Access::all());
     let end = Instant::now() + Duration::from_secs(20);

@@ -5,6 +5,7 @@
 mod cases;
 mod errors;
 mod on_gpu;
+mod order;
 mod pair;
 mod programs;
 mod rig;

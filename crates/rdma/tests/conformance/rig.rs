@@ -24,12 +24,16 @@ use zerocopy::IntoBytes;
 pub enum Kind {
     /// The CPU engine.
     Cpu,
-    /// The host build of the engine for GPUs.
+    /// The host build of the engine for GPUs: one for both NICs.
     Host,
+    /// The same: an engine a NIC.
+    HostApart,
     /// The engine on a GPU, everything in its memory.
     Gpu(Arc<Gpu>),
     /// The engine on a GPU, everything in pinned host memory.
     Pinned(Arc<Gpu>),
+    /// An engine a NIC, on two GPUs, each with all of its side in its memory; or on one, side by side.
+    Gpus([Arc<Gpu>; 2]),
     /// A ConnectX behind libmlx5, or what plays one (`gicbench nic exec`): its clock is the real one, and nobody steps it.
     Mlx5,
 }
@@ -47,11 +51,28 @@ pub fn kinds() -> Vec<Kind> {
         }
         Err(error) => panic!("{error}"),
     });
-    let mut kinds = vec![Kind::Cpu, Kind::Host];
+    let mut kinds = vec![Kind::Cpu, Kind::Host, Kind::HostApart];
     if let Some(gpu) = gpu {
         kinds.extend([Kind::Gpu(Arc::clone(gpu)), Kind::Pinned(Arc::clone(gpu))]);
+        kinds.push(Kind::Gpus([Arc::clone(gpu), second_gpu(gpu)]));
     }
     kinds
+}
+
+/// Another GPU, or the same where there is one.
+fn second_gpu(first: &Arc<Gpu>) -> Arc<Gpu> {
+    static SECOND: std::sync::OnceLock<Option<Arc<Gpu>>> = std::sync::OnceLock::new();
+    let second = SECOND.get_or_init(|| match Gpu::open(1) {
+        Ok(gpu) => Some(gpu),
+        Err(CudaError::NoDevice { .. }) => {
+            skip(
+                "the NIC engine on two GPUs: there is one, where its two engines run side by side",
+            );
+            None
+        }
+        Err(error) => panic!("{error}"),
+    });
+    Arc::clone(second.as_ref().unwrap_or(first))
 }
 
 /// Every kind that can be had here, a ConnectX among them.
@@ -110,10 +131,13 @@ impl World {
                 })
                 .unwrap(),
             ),
-            Kind::Host => {
-                device(EngineOn::Host { driver: soft::Engine::Stepped, clock: Clock::Virtual })
-            }
+            Kind::Host | Kind::HostApart => device(EngineOn::Host {
+                driver: soft::Engine::Stepped,
+                clock: Clock::Virtual,
+                apart: matches!(kind, Kind::HostApart),
+            }),
             Kind::Gpu(gpu) | Kind::Pinned(gpu) => device(EngineOn::Gpu(Arc::clone(gpu), 4)),
+            Kind::Gpus(gpus) => device(EngineOn::Gpus(gpus.clone(), 2)),
             Kind::Mlx5 => Fabric::Mlx5(Mlx5Nic::open(&Asked::default()).unwrap()),
         };
         Self { kind: kind.clone(), fabric, left: RefCell::default() }
@@ -140,24 +164,25 @@ impl World {
         }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self, side: usize) -> Place {
         match &self.kind {
-            Kind::Cpu | Kind::Host | Kind::Mlx5 => Place::Host,
+            Kind::Cpu | Kind::Host | Kind::HostApart | Kind::Mlx5 => Place::Host,
             Kind::Gpu(gpu) => Place::Gpu(Arc::clone(gpu)),
             Kind::Pinned(gpu) => Place::Pinned(Arc::clone(gpu)),
+            Kind::Gpus(gpus) => Place::Gpu(Arc::clone(&gpus[side])),
         }
     }
 
-    pub fn memory(&self, bytes: usize) -> Arc<Memory> {
-        memory(&self.place(), bytes).unwrap()
+    pub fn memory(&self, side: usize, bytes: usize) -> Arc<Memory> {
+        memory(&self.place(side), bytes).unwrap()
     }
 
     pub fn region(&self, side: usize, bytes: usize, access: Access) -> Region {
-        self.nic(side).register(&self.memory(bytes), access).unwrap()
+        self.nic(side).register(&self.memory(side, bytes), access).unwrap()
     }
 
     pub fn queue(&self, side: usize, attr: &QueuePairAttr) -> Queue {
-        let attr = QueuePairAttr { places: Places::all(&self.place()), ..attr.clone() };
+        let attr = QueuePairAttr { places: Places::all(&self.place(side)), ..attr.clone() };
         let qp = self.nic(side).create_queue_pair(&attr).unwrap();
         Queue { qp, producer: attr.start, entries: 0, receives: 0, receive_entries: 0, consumed: 0 }
     }
@@ -185,6 +210,14 @@ impl World {
         self.nic(side).create_dc_target(key, access).unwrap()
     }
 
+    /// Lets a GPU's NICs work until what this gives is stopped.
+    pub fn start(&self) -> soft_gpu::Running {
+        match &self.fabric {
+            Fabric::Device(fabric) => fabric.start().unwrap(),
+            Fabric::Cpu(_) | Fabric::Mlx5(_) => panic!("{:?} always runs", self.kind),
+        }
+    }
+
     /// Lets a GPU's NICs work for some time.
     pub fn run_for(&self, time: Duration) {
         if let Fabric::Device(fabric) = &self.fabric {
@@ -196,7 +229,8 @@ impl World {
 
     /// Lets the NICs work until there is nothing left that they could do.
     pub fn run(&self, queues: &[&Queue]) {
-        if let (Kind::Gpu(_) | Kind::Pinned(_), Fabric::Device(fabric)) = (&self.kind, &self.fabric)
+        if let (Kind::Gpu(_) | Kind::Pinned(_) | Kind::Gpus(_), Fabric::Device(fabric)) =
+            (&self.kind, &self.fabric)
         {
             let running = fabric.start().unwrap();
             // Nobody says when a NIC is done: it is when nothing has changed for some time.

@@ -10,7 +10,7 @@ namespace kernels {
 struct NicArgs {
     nic::Tables tables;
 };
-static_assert(sizeof(NicArgs) == 112, "mirrored by the host");
+static_assert(sizeof(NicArgs) == 152, "mirrored by the host");
 
 // WQEs in a visit to the warp's queue pairs.
 constexpr u32 kNicBudget = 4096;
