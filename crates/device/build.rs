@@ -1,8 +1,18 @@
 //! Builds the host build of the device code.
 
 fn main() {
-    let mut kernels =
-        vec!["bare", "latency", "like", "loaded", "nic", "proxy", "rate", "round_trip", "support"];
+    let mut kernels = vec![
+        "bare",
+        "direct",
+        "latency",
+        "like",
+        "loaded",
+        "nic",
+        "proxy",
+        "rate",
+        "round_trip",
+        "support",
+    ];
     if std::env::var_os("CARGO_FEATURE_PROGRAM").is_some() {
         kernels.push("program");
     }

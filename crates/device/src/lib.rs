@@ -7,6 +7,7 @@
 pub mod choice;
 pub mod clock;
 pub mod cuda;
+pub mod direct;
 pub mod host;
 pub mod like;
 pub mod loaded;

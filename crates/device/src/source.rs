@@ -40,6 +40,7 @@ headers![
     "kernels/round_trip.hpp",
     "kernels/proxy.hpp",
     "kernels/loaded.hpp",
+    "kernels/direct.hpp",
     "nic_lanes.hpp",
     "nic_types.hpp",
     "nic_core.hpp",

@@ -56,6 +56,8 @@ pub enum AxisId {
     Batch,
     /// What a quiet waits for.
     Scope,
+    /// How a payload is moved without a NIC.
+    Move,
     /// Way a descriptor passes from the GPU to the proxy.
     Handoff,
     /// Producing threads.
@@ -299,6 +301,12 @@ pub const AXES: &[Axis] = &[
         name: "scope",
         domain: Domain::Words(&["one", "used", "all"]),
         help: "queue pairs that a quiet waits for",
+    },
+    Axis {
+        id: AxisId::Move,
+        name: "move",
+        domain: Domain::Words(&["store", "bulk"]),
+        help: "how a payload is moved without a NIC: stores, or bulk copies (TMA)",
     },
     Axis {
         id: AxisId::Handoff,

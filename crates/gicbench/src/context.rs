@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use device::cuda::Gpu;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::{Assignment, Cpus, EngineChoice};
@@ -74,6 +75,18 @@ pub struct RunContext {
     deadline: Instant,
     assignment: Option<Assignment>,
     team: Option<Arc<Team>>,
+    remote: Remote,
+    /// The GPU whose threads submit, if it isn't this process's first choice.
+    gpu: Option<u32>,
+}
+
+/// Where a point's remote side is in a process that is alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// Its kernels are the near side's.
+    Together,
+    /// On a thread of its own, and on a GPU of its own where GPU threads submit.
+    Apart(Option<u32>),
 }
 
 impl RunContext {
@@ -83,7 +96,58 @@ impl RunContext {
         let year = Duration::from_secs(365 * 24 * 3600);
         let length = Duration::try_from_secs_f64(settings.deadline_s).unwrap_or(year).min(year);
         let deadline = Instant::now() + length;
-        RunContext { settings, limits, cpus, interrupt, deadline, assignment: None, team: None }
+        let remote = match settings.nic.remote_gpu {
+            Some(gpu) => Remote::Apart(Some(gpu)),
+            None => Remote::Together,
+        };
+        let (assignment, team, gpu) = (None, None, None);
+        RunContext { settings, limits, cpus, interrupt, deadline, assignment, team, remote, gpu }
+    }
+
+    /// The same, with the remote side elsewhere.
+    #[must_use]
+    pub fn with_remote(self, remote: Remote) -> Self {
+        RunContext { remote, ..self }
+    }
+
+    /// The same, with GPU threads on another GPU.
+    #[must_use]
+    pub fn on_gpu(self, gpu: Option<u32>) -> Self {
+        RunContext { gpu, ..self }
+    }
+
+    /// Where the remote side is, if no other rank is it.
+    pub fn remote(&self) -> Remote {
+        self.remote
+    }
+
+    /// Whether the remote side has threads of its own, here or in another rank.
+    pub fn is_answered(&self) -> bool {
+        self.team.is_some() || self.remote != Remote::Together
+    }
+
+    /// The GPU whose threads submit.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn gpu(&self) -> Result<Arc<Gpu>, PointError> {
+        match self.gpu {
+            None => crate::gpu::open().map_err(PointError::not_run),
+            Some(gpu) => {
+                crate::gpu::nth(gpu).map_err(|error| PointError::not_run(error.to_string()))
+            }
+        }
+    }
+
+    /// CPUs that no thread of this point was given; all of them if none is left.
+    pub fn spare_cpus(&self) -> Vec<usize> {
+        let allowed = self.cpus.allowed();
+        let Some(given) = &self.assignment else { return allowed.to_vec() };
+        let is_given = |cpu: &usize| {
+            [&given.submitters, &given.workers, &given.engines].iter().any(|own| own.contains(cpu))
+        };
+        let spare: Vec<_> = allowed.iter().copied().filter(|cpu| !is_given(cpu)).collect();
+        if spare.is_empty() { allowed.to_vec() } else { spare }
     }
 
     /// The same, with another rank for the remote side.

@@ -1,6 +1,7 @@
 //! `gicbench doctor`: what there is on this machine, what it means for a measurement, and what to do.
 
 mod devices;
+mod links;
 
 use std::borrow::Cow;
 use std::fs;
@@ -60,6 +61,7 @@ pub fn examine(platform: &Platform, paths: &peers::Paths) -> Vec<Finding> {
     findings.push(clock());
     findings.push(gpus(platform));
     findings.extend(gpu_clock(platform));
+    findings.extend(links::links());
     findings.push(libraries(
         "libcuda",
         "libcuda.so.1",

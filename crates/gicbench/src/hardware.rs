@@ -24,6 +24,10 @@ pub struct NicOptions {
     #[arg(long, value_name = "NAME[:PORT]", value_parser = device)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_device: Option<String>,
+    /// GPU of the remote side, by the driver's number: its memory, its kernels, and with `--nic soft-gpu` its NIC's engine
+    #[arg(long, value_name = "N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_gpu: Option<u32>,
     /// GID of that port, on Ethernet; RoCE v2 and routable unless said
     #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,6 +54,7 @@ impl NicOptions {
         Self {
             device: self.device.or(otherwise.device),
             remote_device: self.remote_device.or(otherwise.remote_device),
+            remote_gpu: self.remote_gpu.or(otherwise.remote_gpu),
             gid_index: self.gid_index.or(otherwise.gid_index),
             mtu: self.mtu.or(otherwise.mtu),
         }
@@ -179,10 +184,9 @@ mod tests {
     #[test]
     fn what_the_command_line_says_goes_before_what_a_record_says() {
         let of = |device: Option<&str>, gid_index| NicOptions {
-            remote_device: None,
             device: device.map(str::to_owned),
             gid_index,
-            mtu: None,
+            ..NicOptions::default()
         };
         assert_eq!(of(Some("a"), None).or(of(Some("b"), Some(3))), of(Some("a"), Some(3)));
         let asked = of(Some("mlx5_1:2"), Some(3)).asked(None);
@@ -196,7 +200,7 @@ mod tests {
                 device: Some("mlx5_0".to_owned()),
                 remote_device: remote.map(str::to_owned),
                 gid_index: Some(3),
-                mtu: None,
+                ..NicOptions::default()
             };
             let remote = options.remote();
             assert_eq!((remote.device.as_deref(), remote.gid_index), (Some(expected), Some(3)));

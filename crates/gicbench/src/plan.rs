@@ -216,7 +216,12 @@ fn expand(
             }
             axes.push((used.axis, values));
         }
-        let sides = block.submitters.len() * block.nics.len();
+        // What needs no NIC is measured once, whoever executes the others' WQEs.
+        let nics = match transport {
+            Transport::Direct => &[Nic::None][..],
+            _ => &block.nics,
+        };
+        let sides = block.submitters.len() * nics.len();
         let combinations = axes
             .iter()
             .try_fold(sides, |product: usize, (_, values)| product.checked_mul(values.len()));
@@ -225,7 +230,7 @@ fn expand(
             return Err(too_many(experiment, &axes));
         }
         for (submitter, nic) in
-            block.submitters.iter().flat_map(|s| block.nics.iter().map(move |n| (*s, *n)))
+            block.submitters.iter().flat_map(|s| nics.iter().map(move |n| (*s, *n)))
         {
             let own_time = nic.is_device() && !block.axes.contains_key(&AxisId::Profile);
             let axes = if own_time { without_profiles(&axes)? } else { axes.clone() };

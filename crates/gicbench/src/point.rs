@@ -62,6 +62,8 @@ named! {
     Bare = "bare",
     /// The same with the checks that mini-gda makes, written in place: what its header's calls cost.
     Inlined = "inlined",
+    /// No NIC: GPU threads store to the remote memory, or have it copied in bulk.
+    Direct = "direct",
     /// GPU threads write descriptors, CPU workers post.
     MiniProxy = "mini-proxy",
     /// NVSHMEM's GPU-initiated transport (IBGDA), by its own device code.

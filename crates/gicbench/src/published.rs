@@ -252,6 +252,8 @@ pub fn stand_in(point: &Point, metric: Metric, in_software: bool) -> Option<Stri
     let submitter =
         (point.submitter == Submitter::Host).then_some("CPU threads in place of GPU threads");
     let nic = match point.nic {
+        // It needs none.
+        _ if point.transport == Transport::Direct => None,
         Nic::Soft => Some("software NIC on CPU threads"),
         Nic::SoftGpu => Some("software NIC on the GPU"),
         Nic::None => Some("nobody executes: the submit side alone"),

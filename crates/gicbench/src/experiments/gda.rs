@@ -493,8 +493,8 @@ pub(super) fn round_trip(
     choice: Choice,
 ) -> Result<Measurement, PointError> {
     let mut spec = Spec::one(choice, 8);
-    // Who answers in another rank has its thread there.
-    spec.threads = if ctx.team().is_some() { 1 } else { 2 };
+    // A remote side of its own has its thread there.
+    spec.threads = if ctx.is_answered() { 1 } else { 2 };
     let bench = Bench::new(ctx, point, spec)?;
     let rig = &bench.rig;
     rig.completes()?;
@@ -507,6 +507,7 @@ pub(super) fn round_trip(
         deadline: ctx.remaining("the start of the measurement")?.min(Duration::from_secs(10)),
         ..GdaAttr::default()
     };
+    rig.load(KernelKind::RoundTrip, &choice)?;
     let back = match rig.session() {
         Some(session) => session.prepare(Reply::Gda { choice }).map(|()| None)?,
         None => Some(Gda::connect(rig.far.as_ref(), rig.near.as_ref(), &attr).map_err(broke)?),

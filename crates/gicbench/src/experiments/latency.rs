@@ -24,7 +24,21 @@ impl Experiment for Latency {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        Transport::ALL
+        const WITH_NIC: &[Transport] = &[
+            Transport::MiniGda,
+            Transport::Bare,
+            Transport::Inlined,
+            Transport::MiniProxy,
+            Transport::Nvshmem,
+            Transport::NvshmemProxy,
+            Transport::Gdaki,
+            Transport::GinProxy,
+            Transport::DeepEp,
+            Transport::Mscclpp,
+            Transport::UcclEp,
+            Transport::FabricLib,
+        ];
+        WITH_NIC
     }
 
     fn metrics(&self) -> &'static [Metric] {

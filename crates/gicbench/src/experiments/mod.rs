@@ -11,6 +11,7 @@ mod batching;
 mod clock;
 mod completed;
 mod devices;
+mod floor;
 mod gda;
 mod handoff;
 mod inline;
@@ -180,6 +181,7 @@ pub fn all() -> &'static [&'static dyn Experiment] {
         &proxy_scaling::ProxyScaling,
         &loaded::Loaded,
         &bandwidth::Bandwidth,
+        &floor::Floor,
     ]
 }
 

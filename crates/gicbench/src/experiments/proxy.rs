@@ -536,8 +536,8 @@ pub(super) fn round_trip(
     point: &Point,
     choice: ProxyChoice,
 ) -> Result<Measurement, PointError> {
-    // A worker on each side; in another rank, it is that one's.
-    let here = if ctx.team().is_some() { 0 } else { 1 };
+    // A worker on each side; a remote side of its own has its there.
+    let here = if ctx.is_answered() { 0 } else { 1 };
     let mut spec =
         Spec { slots: 1, threads: 1 + here, other_workers: here, ..Spec::one(choice, 8) };
     let bench = Bench::new(ctx, point, spec.clone())?;
@@ -549,6 +549,7 @@ pub(super) fn round_trip(
     let slots = Slots::new(8, 1, 1);
     let drive = drive(&rig.cpus, bench.stepped, 1);
     let attr = attributes(ctx, rig, &spec, &slots, channel, drive)?;
+    rig.load_proxy(device::source::ProxyKernelKind::RoundTrip, &choice)?;
     let back = match rig.session() {
         Some(session) => {
             let (outbox, inbox) = ((&far_out).into(), (&near_in).into());

@@ -4,6 +4,7 @@
 //! is decided here and nowhere else.
 
 mod finish;
+mod seat;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -12,23 +13,24 @@ use std::time::{Duration, Instant};
 use device::choice::{Choice, Order};
 use device::clock::Clock;
 use device::cuda::{CudaError, Gpu, Launched, Place, Prepared};
+use device::direct::{self, DirectKernel, DirectKind};
 use device::host::{self, Kernel, LaunchError, Relax};
 use device::like::{Like, LikeArgs};
 use device::proxy::{ProxyChoice, ProxyKernel};
 use device::shared::Shared;
-use rdma::soft::{Engine, Fabric, FabricAttr};
+use device::source::{KernelKind, ProxyKernelKind};
+use rdma::soft::{Fabric, FabricAttr};
 use rdma::{Access, Nic, Places, Region, soft_gpu};
-use softnic::{Caps, NicConfig, Profile};
 
 use super::across::{self, Session};
-use super::devices;
 use crate::axes::AxisId;
-use crate::context::RunContext;
-use crate::cpus::{Assignment, EngineMode};
+use crate::context::{Remote, RunContext};
+use crate::cpus::Assignment;
 use crate::gpu;
-use crate::hardware::{self, Hardware};
+use crate::hardware::Hardware;
 use crate::measurement::{MemoryKind, Placement};
-use crate::point::{self, Point, PointError, Submitter};
+use crate::point::{self, Point, PointError, Submitter, Transport};
+use seat::Seat;
 
 /// What a bench needs of its rig.
 pub(super) struct Need {
@@ -49,6 +51,8 @@ pub(super) struct Rig {
     pub far: Arc<dyn Nic>,
     nics: Nics,
     gpu: Option<Arc<Gpu>>,
+    /// The remote side's, where it has one of its own in this process.
+    far_gpu: Option<Arc<Gpu>>,
     nic: point::Nic,
     pub cpus: Assignment,
     pub clock: Clock,
@@ -69,62 +73,14 @@ pub(super) enum Nics {
     SoftGpu(soft_gpu::Fabric),
     /// A device of this machine.
     Device(Hardware),
+    /// The near side's rig has them.
+    Theirs,
     /// Nobody: the queues are a software NIC's that never runs.
     None(#[allow(dead_code, reason = "kept for its queues")] Fabric),
 }
 
 pub(super) fn broke(error: impl std::error::Error + 'static) -> PointError {
     PointError::from_error(&error)
-}
-
-/// The profile that a point asks for.
-fn profile(point: &Point) -> Result<Profile, PointError> {
-    let name = point.word(AxisId::Profile)?;
-    Profile::by_name(name)
-        .ok_or_else(|| PointError::failed(format!("no timing profile is called {name}")))
-}
-
-/// A NIC with the point's profile and room for so many queue pairs.
-fn config(point: &Point, qps: u32) -> Result<NicConfig, PointError> {
-    let default = Caps::default();
-    let room = |usual: u32| usual.max(qps + 16);
-    let caps = Caps {
-        max_qps: room(default.max_qps),
-        max_cqs: room(default.max_cqs),
-        max_uars: room(default.max_uars),
-        ..default
-    };
-    Ok(NicConfig { profile: profile(point)?, caps, ..NicConfig::default() })
-}
-
-/// Where a point has its memory: what its axes say, and otherwise what suits its NIC.
-fn placement(point: &Point) -> Placement {
-    let word = |axis| point.get(axis).and_then(|value| value.word());
-    let kind = |axis, otherwise| match word(axis) {
-        Some("gpu") => MemoryKind::Gpu,
-        Some("host") => MemoryKind::Host,
-        _ => otherwise,
-    };
-    // A NIC inside the GPU has all in its memory. A CPU engine follows host memory, and GPU memory only by copies.
-    // Where nothing executes, the doorbell goes over the bus, as a real NIC's does. The software NIC behind a real
-    // driver is a CPU engine.
-    let by_gpu = point.submitter == Submitter::Cuda;
-    let (queues, doorbell, payload) = match point.nic {
-        point::Nic::SoftGpu => (MemoryKind::Gpu, MemoryKind::Gpu, MemoryKind::Gpu),
-        point::Nic::Mlx5 if by_gpu && !hardware::is_nic_exec() => {
-            (MemoryKind::Gpu, MemoryKind::Host, MemoryKind::Gpu)
-        }
-        point::Nic::None if by_gpu => (MemoryKind::Gpu, MemoryKind::Host, MemoryKind::Host),
-        _ => (MemoryKind::Host, MemoryKind::Host, MemoryKind::Host),
-    };
-    let queues = kind(AxisId::Queues, queues);
-    Placement {
-        queue: kind(AxisId::Sq, queues),
-        record: kind(AxisId::Record, queues),
-        cq: kind(AxisId::CqMemory, queues),
-        doorbell: kind(AxisId::DoorbellMemory, doorbell),
-        payload: kind(AxisId::PayloadMemory, payload),
-    }
 }
 
 /// The ordering that a point asks for, if its submitter can do it.
@@ -145,115 +101,56 @@ pub(super) fn order(point: &Point) -> Result<Order, PointError> {
     Ok(order)
 }
 
-/// What a rig has before it has NICs.
-struct Seat {
-    placement: Placement,
-    gpu: Option<Arc<Gpu>>,
-    cpus: Assignment,
-    nic: point::Nic,
-    virtual_time: bool,
-    /// Of software NICs.
-    attr: FabricAttr,
-}
-
-impl Seat {
-    fn take(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
-        let placement = placement(point);
-        if let (point::Nic::Mlx5, true, Some(what)) =
-            (point.nic, hardware::is_nic_exec(), placement.first_on_gpu())
-        {
-            return Err(PointError::not_run(format!(
-                "{what} in GPU memory: the software ConnectX is a program of the CPU's, and reaches none",
-            )));
-        }
-        let gpu = match point.submitter {
-            Submitter::Host => {
-                if let Some(what) = placement.first_on_gpu() {
-                    return Err(PointError::not_run(format!(
-                        "{what} in GPU memory needs the cuda submitter"
-                    )));
-                }
-                None
-            }
-            Submitter::Cuda => Some(gpu::open().map_err(PointError::not_run)?),
-        };
-        // A GPU's threads keep no CPU busy; who launched them waits, or steps what has no thread of its own.
-        let engines = usize::from(point.nic == point::Nic::Soft);
-        let submitters = if gpu.is_some() { 1 } else { need.submitters };
-        let cpus = ctx.place(submitters, need.workers + need.ringers, engines);
-        let attr = FabricAttr {
-            nics: 2,
-            engine: if need.virtual_time || cpus.engine == EngineMode::Stepped {
-                Engine::Stepped
-            } else {
-                Engine::Thread { cpu: cpus.engines.first().copied() }
-            },
-            clock: if need.virtual_time { softnic::Clock::Virtual } else { softnic::Clock::Real },
-            config: config(point, need.qps)?,
-        };
-        let (nic, virtual_time) = (point.nic, need.virtual_time);
-        Ok(Seat { placement, gpu, cpus, nic, virtual_time, attr })
-    }
-
-    fn rig(
-        self,
-        nics: Nics,
-        [near, far]: Ends,
-        session: Option<Session>,
-    ) -> Result<Rig, PointError> {
-        let clock = match &self.gpu {
-            Some(gpu) => gpu.clock().map_err(broke)?,
-            None => Clock::host(),
-        };
-        let Self { placement, gpu, cpus, nic, virtual_time, .. } = self;
-        let rates = RefCell::new(Vec::new());
-        Ok(Rig { near, far, nics, gpu, nic, cpus, clock, placement, virtual_time, rates, session })
-    }
-}
-
 impl Rig {
     pub fn open(ctx: &mut RunContext, point: &Point, need: &Need) -> Result<Self, PointError> {
-        let seat = Seat::take(ctx, point, need)?;
+        let mut seat = Seat::take(ctx, point, need)?;
         // Where nobody executes there is no remote side.
         if let (Some(team), true) = (ctx.team(), point.nic != point::Nic::None) {
             let ((nics, ends), session) =
                 across::near(ctx, point, need, team, (&seat.attr, seat.gpu.as_ref()))?;
             return seat.rig(nics, ends, Some(session));
         }
-        let both = |fabric: &Fabric| -> Ends {
-            [Arc::clone(fabric.nic(0)) as Arc<dyn Nic>, Arc::clone(fabric.nic(1)) as Arc<dyn Nic>]
+        let Remote::Apart(number) = ctx.remote() else {
+            let (nics, ends) = seat.nics(ctx, point, need)?;
+            return seat.rig(nics, ends, None);
         };
-        let (nics, ends) = match point.nic {
-            point::Nic::Soft => {
-                let fabric = Fabric::open(&seat.attr).map_err(broke)?;
-                let ends = both(&fabric);
-                (Nics::Soft(fabric), ends)
+        if point.nic == point::Nic::None && point.transport != Transport::Direct {
+            return Err(PointError::not_run(
+                "with NIC none there is no remote side: run it without --remote-gpu",
+            ));
+        }
+        seat.far_gpu = match (point.submitter, number) {
+            (Submitter::Cuda, Some(number)) => {
+                let opened = gpu::nth(number);
+                Some(opened.map_err(|error| {
+                    PointError::not_run(format!("--remote-gpu {number}: {error}"))
+                })?)
             }
-            point::Nic::None => {
-                let attr = FabricAttr { engine: Engine::Stepped, ..seat.attr.clone() };
-                let fabric = Fabric::open(&attr).map_err(broke)?;
-                let ends = both(&fabric);
-                (Nics::None(fabric), ends)
-            }
-            point::Nic::SoftGpu => inside(point, seat.gpu.as_ref(), need)?,
-            point::Nic::Mlx5 if need.virtual_time => {
+            (Submitter::Host, Some(_)) => {
                 return Err(PointError::not_run(
-                    "a timing profile is a software NIC's: a ConnectX takes its own time (--profile none)",
+                    "--remote-gpu is for GPU threads: use --submitter cuda",
                 ));
             }
-            point::Nic::Mlx5 => {
-                let options = ctx.nic_options();
-                let (hardware, near) = devices::mlx5(options, seat.gpu.as_ref())?;
-                // Unless it is said otherwise both ends are one port: its packets turn around in it.
-                let far = match options.remote_device {
-                    Some(_) => devices::mlx5(&options.remote(), seat.gpu.as_ref())?.1,
-                    None => Arc::clone(&near),
-                };
-                (Nics::Device(hardware), [near as _, far as _])
-            }
-            point::Nic::Verbs => devices::by_verbs(ctx, point, seat.gpu.as_ref(), need)?,
+            (_, None) => None,
         };
-        seat.rig(nics, ends, None)
+        let (nics, ends) = match (&seat.gpu, &seat.far_gpu) {
+            // Its threads store there themselves, or words that they write are the near side's.
+            (Some(gpu), Some(far))
+                if point.transport == Transport::Direct || point.transport.is_peer() =>
+            {
+                let reached = gpu.reach_peer(far).and_then(|()| far.reach_peer(gpu));
+                reached.map_err(|error| PointError::not_run(error.to_string()))?;
+                seat.nics(ctx, point, need)?
+            }
+            _ => seat.nics(ctx, point, need)?,
+        };
+        // A library's sides are kernels of their own already.
+        if point.transport.is_peer() {
+            return seat.rig(nics, ends, None);
+        }
+        let gpus = (seat.gpu.as_ref(), seat.far_gpu.as_ref());
+        let (ends, session) = across::beside(ctx, point, need, (&nics, ends), gpus)?;
+        seat.rig(nics, ends, Some(session))
     }
 
     /// The remote side's, in its own rank: near is what `nics` opens there, and far is rank 0's.
@@ -273,32 +170,68 @@ impl Rig {
         self.session.as_ref()
     }
 
+    /// Loads a kernel ahead: where NICs inside GPUs run, nothing can be loaded.
+    pub fn load(&self, kind: KernelKind, choice: &Choice) -> Result<(), PointError> {
+        let Some(gpu) = &self.gpu else { return Ok(()) };
+        Prepared::new(gpu, kind, choice).map(drop).map_err(broke)
+    }
+
+    /// The same for one of the proxied path.
+    pub fn load_proxy(
+        &self,
+        kind: ProxyKernelKind,
+        choice: &ProxyChoice,
+    ) -> Result<(), PointError> {
+        let Some(gpu) = &self.gpu else { return Ok(()) };
+        Prepared::proxy(gpu, kind, choice).map(drop).map_err(broke)
+    }
+
+    /// The same for one that needs no NIC.
+    pub fn load_direct(&self, kind: DirectKind) -> Result<(), PointError> {
+        let Some(gpu) = &self.gpu else { return Ok(()) };
+        direct::prepare(gpu, kind).map(drop).map_err(broke)
+    }
+
     /// Memory of a kind as this submitter needs it.
     pub fn place(&self, kind: MemoryKind) -> Place {
-        match (&self.gpu, kind) {
-            (None, _) => Place::Host,
-            (Some(gpu), MemoryKind::Host) => Place::Pinned(Arc::clone(gpu)),
-            (Some(gpu), MemoryKind::Gpu) => Place::Gpu(Arc::clone(gpu)),
+        place(self.gpu.as_ref(), kind)
+    }
+
+    /// The same for a side's threads: 0 is near, 1 far.
+    pub fn place_on(&self, side: usize, kind: MemoryKind) -> Place {
+        place(self.gpu_of(side), kind)
+    }
+
+    /// The GPU of a side's threads.
+    pub fn gpu_of(&self, side: usize) -> Option<&Arc<Gpu>> {
+        match side {
+            0 => self.gpu.as_ref(),
+            _ => self.far_gpu.as_ref().or(self.gpu.as_ref()),
         }
     }
 
     /// Where the near side's queues are made.
     pub fn queues(&self) -> Places {
+        self.queues_on(0)
+    }
+
+    /// Where those of a side's threads are.
+    pub fn queues_on(&self, side: usize) -> Places {
         Places {
-            sq: self.place(self.placement.queue),
-            record: self.place(self.placement.record),
-            cq: self.place(self.placement.cq),
-            doorbell: self.place(self.placement.doorbell),
+            sq: self.place_on(side, self.placement.queue),
+            record: self.place_on(side, self.placement.record),
+            cq: self.place_on(side, self.placement.cq),
+            doorbell: self.place_on(side, self.placement.doorbell),
         }
     }
 
     /// Where the far side's are made, which nobody posts to: where its NIC reaches them best.
     pub fn peers(&self) -> Places {
-        let kind = match self.nics {
-            Nics::SoftGpu(_) => MemoryKind::Gpu,
+        let kind = match self.nic {
+            point::Nic::SoftGpu => MemoryKind::Gpu,
             _ => MemoryKind::Host,
         };
-        Places::all(&self.place(kind))
+        Places::all(&self.place_on(1, kind))
     }
 
     /// The submitter's own memory: what its threads keep, and their samples.
@@ -318,7 +251,8 @@ impl Rig {
         bytes: usize,
         kind: MemoryKind,
     ) -> Result<Region, PointError> {
-        nic.allocate(&self.place(kind), bytes, Access::all()).map_err(broke)
+        let side = usize::from(Arc::ptr_eq(nic, &self.far) && !Arc::ptr_eq(nic, &self.near));
+        nic.allocate(&self.place_on(side, kind), bytes, Access::all()).map_err(broke)
     }
 
     /// Words that a kernel writes: samples, failures.
@@ -358,7 +292,7 @@ impl Rig {
     pub fn virtual_now(&self) -> u64 {
         match &self.nics {
             Nics::Soft(fabric) | Nics::None(fabric) => fabric.engine().now(),
-            Nics::SoftGpu(_) | Nics::Device(_) => 0,
+            Nics::SoftGpu(_) | Nics::Device(_) | Nics::Theirs => 0,
         }
     }
 
@@ -425,6 +359,27 @@ impl Rig {
         })
     }
 
+    /// The same for a kernel that needs no NIC.
+    pub fn launch_direct(
+        &self,
+        ctx: &RunContext,
+        kernel: DirectKernel<'_>,
+        failures: &Shared<u64>,
+        check: &dyn Fn(u64) -> Result<(), PointError>,
+    ) -> Result<f64, PointError> {
+        let Some(gpu) = &self.gpu else {
+            // SAFETY: the callers' regions and buffers outlive the call and have the sizes that are said.
+            unsafe { direct::launch(kernel, &self.cpus.submitters, None) }.map_err(launch_error)?;
+            self.checked(failures, check)?;
+            return Ok(self.clock.ticks_per_us * 1e6);
+        };
+        let prepared = direct::prepare(gpu, kernel.kind()).map_err(broke)?;
+        self.on_the_gpu(ctx, failures, check, |until, give_up| {
+            // SAFETY: as above; all of it is memory that the GPU reaches.
+            unsafe { direct::run(&prepared, kernel, None, until, give_up) }
+        })
+    }
+
     /// The same for the kernel that puts as a library does; `prepared` where a GPU runs it.
     pub fn launch_like(
         &self,
@@ -462,7 +417,8 @@ impl Rig {
         run: impl FnOnce(Instant, &dyn Fn() -> bool) -> Result<Launched, CudaError>,
     ) -> Result<f64, PointError> {
         let inside = match &self.nics {
-            Nics::SoftGpu(fabric) => Some(fabric.start().map_err(broke)?),
+            // Both sides' kernels run: who has them answered runs the engines, too.
+            Nics::SoftGpu(fabric) if !fabric.runs() => Some(fabric.start().map_err(broke)?),
             _ => None,
         };
         let patience = Cell::new(None);
@@ -503,29 +459,16 @@ impl Rig {
     }
 }
 
+fn place(gpu: Option<&Arc<Gpu>>, kind: MemoryKind) -> Place {
+    match (gpu, kind) {
+        (None, _) => Place::Host,
+        (Some(gpu), MemoryKind::Host) => Place::Pinned(Arc::clone(gpu)),
+        (Some(gpu), MemoryKind::Gpu) => Place::Gpu(Arc::clone(gpu)),
+    }
+}
+
 /// What a launch may take beyond the point's own deadline: its waits end by it.
 const LATE: Duration = Duration::from_secs(1);
-
-/// NICs inside the GPU.
-fn inside(point: &Point, gpu: Option<&Arc<Gpu>>, need: &Need) -> Result<(Nics, Ends), PointError> {
-    let Some(gpu) = gpu else {
-        return Err(PointError::not_run("NIC soft-gpu serves GPU threads: use --submitter cuda"));
-    };
-    if need.workers > 0 {
-        return Err(PointError::not_run(
-            "NIC soft-gpu executes what GPU threads post; a proxy's workers post from the CPU: use --nic soft",
-        ));
-    }
-    if profile(point)?.name != "none" {
-        return Err(PointError::not_run(
-            "NIC soft-gpu runs as fast as it can and has no timing profiles: use --profile none",
-        ));
-    }
-    let on = soft_gpu::EngineOn::Gpu(Arc::clone(gpu), need.qps.max(1));
-    let fabric = soft_gpu::Fabric::open(on).map_err(broke)?;
-    let nics = [Arc::clone(fabric.nic(0)) as Arc<dyn Nic>, Arc::clone(fabric.nic(1)) as _];
-    Ok((Nics::SoftGpu(fabric), nics))
-}
 
 /// The first 8 bytes of a region.
 pub(super) fn word(region: &Region) -> Result<u64, PointError> {

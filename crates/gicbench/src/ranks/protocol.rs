@@ -52,6 +52,8 @@ pub(crate) struct Open {
 pub(crate) enum Reply {
     /// mini-gda's round trip.
     Gda { choice: Choice },
+    /// A round trip of plain stores, in one process.
+    Direct,
     /// mini-proxy's: from the first 8 bytes of the remote side's `outbox` into rank 0's `inbox`.
     Proxy { choice: ProxyChoice, outbox: RegionWords, inbox: RegionWords },
 }
@@ -61,6 +63,8 @@ pub(crate) enum Reply {
 pub(crate) enum Launch {
     /// mini-gda's round trip: `inbox` is the remote side's, and `to` rank 0's.
     Gda { inbox: u64, to: (u64, u32), warmup: u64, samples: u64 },
+    /// A round trip of plain stores: `inbox` is the remote side's, and `to` the near one's.
+    Direct { inbox: u64, to: u64, warmup: u64, samples: u64 },
     /// mini-proxy's: the addresses are the remote side's.
     Proxy { outbox: u64, inbox: u64, warmup: u64, samples: u64 },
     /// Beside background traffic, on either path.

@@ -32,6 +32,8 @@ pub(crate) enum Order {
 pub(crate) enum Report {
     Opened(Arc<Side>),
     Prepared(Result<(), PointError>),
+    /// Of a launch: nothing is left to be made for it.
+    Ready,
     Ended(Result<(), PointError>),
 }
 
@@ -156,9 +158,13 @@ impl Serving<'_> {
     fn report(&self, patience: Duration) -> Result<Answer, PointError> {
         let session =
             self.session.as_ref().ok_or_else(|| PointError::failed("no point is open"))?;
-        match session.reports.recv_timeout(patience) {
+        let mut report = session.reports.recv_timeout(patience);
+        if let Ok(Report::Ready) = report {
+            report = session.reports.recv_timeout(patience);
+        }
+        match report {
             Ok(Report::Prepared(result) | Report::Ended(result)) => result.map(|()| Answer::Done),
-            Ok(Report::Opened(_)) => Ok(Answer::Done),
+            Ok(Report::Opened(_) | Report::Ready) => Ok(Answer::Done),
             Err(RecvTimeoutError::Timeout) => {
                 let waited_for = "the answering half, which did not notice its own deadline";
                 Err(PointError::Deadline { waited_for: waited_for.to_owned() })

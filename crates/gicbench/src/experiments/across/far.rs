@@ -1,13 +1,16 @@
-//! The remote side, in its own rank: a rig whose near NIC is this rank's, on a thread that the point has to itself.
+//! The remote side, in its own rank or beside the near one: a rig whose near NIC is the point's far one, on a thread that
+//! the point has to itself.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
+use device::cuda::Gpu;
 use ranks::World;
-use rdma::remote::{Introduction, Line, RemoteNic, Side};
+use rdma::remote::{RemoteNic, Side};
+use rdma::soft::FabricAttr;
 
-use super::super::rig::{Need, Rig};
+use super::super::rig::{Ends, Need, Nics, Rig};
 use super::{Link, own, reply};
 use crate::context::{Interrupt, RunContext, Settings};
 use crate::cpus::{Cpus, EngineChoice};
@@ -25,10 +28,12 @@ pub(crate) struct Far {
     context: RunContext,
     point: Point,
     need: Need,
-    link: Option<std::path::PathBuf>,
-    near: Introduction,
-    line: Arc<dyn Line>,
+    open: Box<Opening>,
 }
+
+/// Opens its NIC, and the near side's as it is seen from here.
+type Opening =
+    dyn FnOnce(&Point, &FabricAttr, Option<&Arc<Gpu>>) -> Result<(Nics, Ends), PointError> + Send;
 
 impl Far {
     /// What rank 0 asks for, if this rank can be it.
@@ -63,19 +68,26 @@ impl Far {
         };
         let line = Arc::new(To { world, rank: 0, session: open.session });
         let (link, near) = (open.link.clone(), open.near.clone());
-        Ok(Self { context, point, need, link, near, line })
+        let options = context.nic_options().remote();
+        let open: Box<Opening> = Box::new(move |point, attr, gpu| {
+            let link = Link::Far(link.as_deref().unwrap_or("".as_ref()));
+            let (nics, nic) = own(point, &link, (attr, gpu), &options)?;
+            Ok((nics, [nic, Arc::new(RemoteNic::new(line, near))]))
+        });
+        Ok(Self { context, point, need, open })
+    }
+
+    /// The remote side of a process that is alone: its NICs are there.
+    pub(super) fn beside(context: RunContext, point: Point, need: Need, ends: Ends) -> Self {
+        Self { context, point, need, open: Box::new(|_, _, _| Ok((Nics::Theirs, ends))) }
     }
 
     /// Opens it, and does as it is told until nobody tells any more.
     pub(crate) fn run(mut self, orders: &Receiver<Order>, reports: &Sender<Report>) {
         // Who is told has gone only if rank 0 has.
         let tell = |report| drop(reports.send(report));
-        let options = self.context.nic_options().remote();
         let rig = match Rig::open_far(&mut self.context, &self.point, &self.need, |attr, gpu| {
-            let link = Link::Far(self.link.as_deref().unwrap_or("".as_ref()));
-            let (nics, nic) = own(&self.point, &link, (attr, gpu), &options)?;
-            let rank_0 = RemoteNic::new(Arc::clone(&self.line), self.near.clone());
-            Ok((nics, [nic, Arc::new(rank_0)]))
+            (self.open)(&self.point, attr, gpu)
         }) {
             Ok(rig) => rig,
             Err(error) => return tell(Report::Ended(Err(error))),
@@ -91,7 +103,9 @@ impl Far {
                 }
                 Order::Launch(launch) => {
                     let ran = match &half {
-                        Some(half) => half.launch(&self.context, &rig, &launch),
+                        Some(half) => {
+                            half.launch(&self.context, &rig, &launch, &|| tell(Report::Ready))
+                        }
                         None => Err(PointError::failed("there is no answering half to launch")),
                     };
                     tell(Report::Ended(ran));

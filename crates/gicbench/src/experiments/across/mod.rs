@@ -1,8 +1,10 @@
-//! A point whose remote side is another rank's: its NIC, its memory, and the threads that answer there.
+//! A point whose remote side has threads of its own, in another rank or beside the near side's: its NIC, its memory, and
+//! the threads that answer there.
 //!
 //! To the benches the far side is a NIC like any other, asked over a line; only what runs *device code* there is asked
 //! for by name: the answering half of a round trip.
 
+mod beside;
 mod far;
 mod reply;
 
@@ -20,33 +22,36 @@ use super::devices;
 use super::rig::{Ends, Need, Nics, broke};
 use crate::context::RunContext;
 use crate::hardware::{Hardware, NicOptions};
+use crate::measurement::Measurement;
 use crate::point::{self, Point, PointError};
 use crate::ranks::protocol::{Answer, Call, Launch, Open, Reply};
 use crate::ranks::{PROMPT, Team, reachable, unexpected};
 use crate::record::PointId;
 
+pub(super) use beside::beside;
 pub(crate) use far::Far;
+
+use beside::Beside;
 
 /// LIDs of the software NICs of both sides.
 const NEAR: u16 = 1;
 const FAR: u16 = 2;
 
-/// The remote side of a point, as rank 0 has it. It ends with this value.
-pub(super) struct Session {
-    team: Arc<Team>,
+/// The remote side of a point, where it has threads of its own. It ends with this value.
+pub(super) enum Session {
+    /// Another rank's.
+    Rank(Rank),
+    /// This process's.
+    Beside(Beside),
 }
 
 impl Session {
-    fn call(&self, call: &Call, patience: Duration) -> Result<(), PointError> {
-        match self.team.call(call, patience)? {
-            Answer::Done => Ok(()),
-            other => Err(PointError::failed(unexpected(&other))),
-        }
-    }
-
     /// Has the answering half made.
     pub fn prepare(&self, reply: Reply) -> Result<(), PointError> {
-        self.call(&Call::Prepare(reply), PROMPT)
+        match self {
+            Self::Rank(rank) => rank.call(&Call::Prepare(reply), PROMPT),
+            Self::Beside(beside) => beside.prepare(reply),
+        }
     }
 
     /// Has it run beside what `run` does here.
@@ -56,10 +61,10 @@ impl Session {
         patience: Duration,
         run: impl FnOnce() -> Result<T, PointError>,
     ) -> Result<T, PointError> {
-        self.call(&Call::Launch(launch), PROMPT)?;
-        let here = run();
-        let finish = Call::Finish { patience_s: patience.as_secs_f64() };
-        let there = self.call(&finish, patience + PROMPT);
+        let (here, there) = match self {
+            Self::Rank(rank) => rank.answered(launch, patience, run)?,
+            Self::Beside(beside) => beside.answered(launch, patience, run)?,
+        };
         match (here, there) {
             (here, Ok(())) => here,
             (Ok(_), Err(there)) => Err(there),
@@ -68,28 +73,62 @@ impl Session {
         }
     }
 
-    /// Which rank it is.
-    pub fn remote_rank(&self) -> u32 {
-        self.team.remote().rank
-    }
-
-    /// Its machine.
-    pub fn remote_host(&self) -> &str {
-        &self.team.remote().host
-    }
-
-    /// Whether both sides spin on the same CPUs.
-    pub fn shares_cpus(&self) -> bool {
-        self.team.shares_cpus()
-    }
-
-    /// Whether both sides' kernels are one GPU's.
-    pub fn shares_gpu(&self) -> bool {
-        self.team.shares_gpu()
+    /// Says where it is.
+    pub fn described(&self, measurement: Measurement, on_gpu: bool) -> Measurement {
+        match self {
+            Self::Rank(rank) => rank.described(measurement, on_gpu),
+            Self::Beside(_) => measurement,
+        }
     }
 }
 
-impl Drop for Session {
+/// What a launch gave here, and there.
+type Both<T> = (Result<T, PointError>, Result<(), PointError>);
+
+/// The remote side, as rank 0 has it.
+pub(super) struct Rank {
+    team: Arc<Team>,
+}
+
+impl Rank {
+    fn call(&self, call: &Call, patience: Duration) -> Result<(), PointError> {
+        match self.team.call(call, patience)? {
+            Answer::Done => Ok(()),
+            other => Err(PointError::failed(unexpected(&other))),
+        }
+    }
+
+    fn answered<T>(
+        &self,
+        launch: Launch,
+        patience: Duration,
+        run: impl FnOnce() -> Result<T, PointError>,
+    ) -> Result<Both<T>, PointError> {
+        self.call(&Call::Launch(launch), PROMPT)?;
+        let here = run();
+        let finish = Call::Finish { patience_s: patience.as_secs_f64() };
+        Ok((here, self.call(&finish, patience + PROMPT)))
+    }
+
+    fn described(&self, measurement: Measurement, on_gpu: bool) -> Measurement {
+        let mut measurement = measurement
+            .detail("remote_rank", self.team.remote().rank)
+            .detail("remote_host", self.team.remote().host.as_str());
+        if self.team.shares_cpus() {
+            let note =
+                "ranks of one machine spin on the same CPUs: they wait for each other's turns";
+            measurement = measurement.detail("ranks_over_cores", note);
+        }
+        if on_gpu && self.team.shares_gpu() {
+            let note = "kernels of both ranks run on one GPU, which gives two processes turns of milliseconds: a round \
+                        trip waits for them";
+            measurement = measurement.detail("ranks_over_gpu", note);
+        }
+        measurement
+    }
+}
+
+impl Drop for Rank {
     fn drop(&mut self) {
         self.team.offer(None);
         // A rank that is gone has nothing open.
@@ -169,7 +208,7 @@ pub(super) fn near(
     };
     team.offer(Some((session, side)));
     // From here on it is closed whatever happens.
-    let held = Session { team: Arc::clone(team) };
+    let held = Session::Rank(Rank { team: Arc::clone(team) });
     let far = match team.call(&Call::Open(Box::new(open)), left.min(PROMPT))? {
         Answer::Opened(introduction) => RemoteNic::new(team.line(session), introduction),
         other => return Err(PointError::failed(unexpected(&other))),

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use device::choice::Choice;
+use device::direct::{DirectKernel, DirectKind, DirectRoundTripArgs};
 use device::host::Kernel;
 use device::loaded::{Args, CONTROL_WORDS, Load, LoadedArgs, ProxyLoadedArgs};
 use device::proxy::{ProxyChoice, ProxyKernel, ProxyRoundTripArgs};
 use device::shared::Shared;
+use device::source::KernelKind;
 use device::view::{Local, Remote, RoundTripArgs};
 use mini_gda::{Gda, GdaAttr};
 use mini_proxy::{ChannelAttr, Drive, Proxy, ProxyAttr};
 use rdma::Region;
 use rdma::remote::Side;
 
+use super::super::floor::arrived;
 use super::super::loaded::launch;
 use super::super::rig::{Rig, broke};
 use super::far::patience;
@@ -23,8 +26,16 @@ use crate::ranks::protocol::{Launch, LoadWords, RegionWords, Reply};
 
 /// The transport of the answering half, made.
 pub(super) enum Half {
-    Gda { back: Box<Gda>, choice: Choice },
-    Proxy { back: Box<Proxy>, choice: ProxyChoice },
+    Gda {
+        back: Box<Gda>,
+        choice: Choice,
+    },
+    Proxy {
+        back: Box<Proxy>,
+        choice: ProxyChoice,
+    },
+    /// It needs none.
+    Direct,
 }
 
 impl Half {
@@ -49,6 +60,7 @@ impl Half {
                 let back = Gda::connect(rig.near.as_ref(), rig.far.as_ref(), &attr);
                 Ok(Self::Gda { back: Box::new(back.map_err(broke)?), choice })
             }
+            Reply::Direct => Ok(Self::Direct),
             Reply::Proxy { choice, outbox, inbox } => {
                 let outbox = side.region_at(outbox.address).ok_or_else(|| {
                     PointError::failed("no memory lies where replies are to leave")
@@ -78,12 +90,13 @@ impl Half {
         }
     }
 
-    /// Answers once through.
+    /// Answers once through. `ready` is called when nothing is left to be made or loaded.
     pub(super) fn launch(
         &self,
         ctx: &RunContext,
         rig: &Rig,
         launch: &Launch,
+        ready: &dyn Fn(),
     ) -> Result<(), PointError> {
         let deadline = rig.clock.ticks(patience(ctx)?);
         match (self, *launch) {
@@ -106,6 +119,8 @@ impl Half {
                 };
                 let check = |word| back.check(rig.near.as_ref(), word).map_err(broke);
                 let relax = back.relax(rig.near.as_ref());
+                rig.load(KernelKind::RoundTrip, choice)?;
+                ready();
                 rig.launch(ctx, choice, Kernel::RoundTrip(&args), &relax, &words, &check).map(drop)
             }
             (Self::Proxy { back, choice }, Launch::Proxy { outbox, inbox, warmup, samples }) => {
@@ -126,9 +141,29 @@ impl Half {
                 };
                 let check = |word| back.check(word).map_err(broke);
                 let kernel = ProxyKernel::RoundTrip(&args);
+                rig.load_proxy(kernel.kind(), choice)?;
+                ready();
                 rig.launch_proxy(ctx, choice, kernel, &back.relax(), &words, &check).map(drop)
             }
-            (_, Launch::Loaded(words)) => self.loaded(ctx, rig, &words, deadline),
+            (Self::Direct, Launch::Direct { inbox, to, warmup, samples }) => {
+                let words = rig.words(2)?;
+                let nothing = std::ptr::null_mut();
+                let args = DirectRoundTripArgs {
+                    inbox: [nothing, inbox as *mut u64],
+                    outbox: [nothing, to as *mut u64],
+                    warmup,
+                    samples,
+                    deadline,
+                    ticks: nothing,
+                    failure: words.as_ptr(),
+                    first_side: 1,
+                    sides: 1,
+                };
+                rig.load_direct(DirectKind::RoundTrip)?;
+                ready();
+                rig.launch_direct(ctx, DirectKernel::RoundTrip(&args), &words, &arrived).map(drop)
+            }
+            (_, Launch::Loaded(words)) => self.loaded(ctx, rig, &words, deadline, ready),
             _ => Err(PointError::failed("the answering half is another transport's")),
         }
     }
@@ -139,6 +174,7 @@ impl Half {
         rig: &Rig,
         words: &LoadWords,
         deadline: u64,
+        ready: &dyn Fn(),
     ) -> Result<(), PointError> {
         let failures = rig.words(2 + words.background as usize)?;
         let control = rig.words(CONTROL_WORDS)?;
@@ -174,6 +210,10 @@ impl Half {
             first_thread: 1 + words.background,
             threads: 1,
         };
+        if let Some(gpu) = rig.gpu() {
+            device::loaded::prepare(gpu, &words.choices).map_err(broke)?;
+        }
+        ready();
         match self {
             Self::Gda { back, .. } => {
                 let args = LoadedArgs {
@@ -201,6 +241,7 @@ impl Half {
                 let relax = back.relax();
                 launch(ctx, rig, &words.choices, Args::Proxy(&args), &relax, (&failures, &check))
             }
+            Self::Direct => Err(PointError::failed("plain stores have no background")),
         }
         .map(drop)
     }

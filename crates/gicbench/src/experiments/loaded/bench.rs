@@ -176,8 +176,8 @@ impl Bench {
     ) -> Result<Self, PointError> {
         let traffic = traffic.clone();
         let proxied = point.transport == Transport::MiniProxy;
-        // Who answers in another rank has a thread, and a worker, there.
-        let answers = u32::from(replies && ctx.team().is_none());
+        // A remote side of its own has a thread, and a worker, there.
+        let answers = u32::from(replies && !ctx.is_answered());
         // Each proxy has workers of its own.
         let workers = if proxied { traffic.workers() + answers } else { 0 };
         let rig = Rig::open(
@@ -271,6 +271,9 @@ impl Bench {
             };
             (Path::Gda { gda, back }, Choices::Gda { probe, background })
         };
+        if let Some(gpu) = rig.gpu() {
+            loaded::prepare(gpu, &choices).map_err(broke)?;
+        }
         let ctas = traffic.ctas as usize;
         let most = ctx.ops().map_or(MOST, |ops| ops.max(ctx.warmup()).clamp(FEWEST, MOST)) as usize;
         Ok(Bench {

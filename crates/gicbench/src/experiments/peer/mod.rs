@@ -172,7 +172,7 @@ impl Bench {
             let access = ConnectAttr::default().access;
             self._target = Some(self.rig.far.create_dc_target(DC_KEY, access).map_err(broke)?);
         }
-        let attr = self.queue_attr();
+        let attr = self.queue_attr(0);
         let mut pairs: [Vec<Arc<QueuePair>>; 2] = [Vec::new(), Vec::new()];
         for _ in &queues {
             let near = self.rig.near.create_queue_pair(&attr).map_err(broke)?;
@@ -180,7 +180,7 @@ impl Bench {
                 Destination { nic: self.rig.far.address(), qpn: 0 }
             } else {
                 let far_attr = if self.spec.two_sided {
-                    attr.clone()
+                    self.queue_attr(1)
                 } else {
                     QueuePairAttr {
                         log_blocks: 2,
@@ -228,10 +228,10 @@ impl Bench {
                     .as_ref()
                     .map_or([0; 48], |target| zerocopy::transmute!(target.address_vector())),
             };
-            let host = self.rig.place(MemoryKind::Host);
-            let state =
-                State::build(&self.library, &side, &self.rig.own(), &host).map_err(broke)?;
-            let Some(gpu) = self.rig.gpu() else { return Ok(()) };
+            let kept = self.rig.place_on(me, MemoryKind::Gpu);
+            let host = self.rig.place_on(me, MemoryKind::Host);
+            let state = State::build(&self.library, &side, &kept, &host).map_err(broke)?;
+            let Some(gpu) = self.rig.gpu_of(me) else { return Ok(()) };
             let module = gpu.module(&cubin).map_err(broke)?;
             for (name, value) in state.symbols() {
                 module.set(name, value).map_err(broke)?;
@@ -261,15 +261,16 @@ impl Bench {
         Ok(())
     }
 
-    fn queue_attr(&self) -> QueuePairAttr {
-        let host = self.rig.place(MemoryKind::Host);
+    /// Of a side that posts.
+    fn queue_attr(&self, side: usize) -> QueuePairAttr {
+        let host = self.rig.place_on(side, MemoryKind::Host);
         let (transport, cq_kind) = match self.variant.queue {
             Queue::RcCollapsed => (Transport::Rc, CqKind::Collapsed),
             Queue::RcRing => (Transport::Rc, CqKind::OverrunRing),
             Queue::DcCollapsed => (Transport::Dci, CqKind::Collapsed),
             Queue::Cpu => (Transport::Rc, CqKind::Ring),
         };
-        let mut places = self.rig.queues();
+        let mut places = self.rig.queues_on(side);
         if self.variant.queue == Queue::Cpu {
             places = Places::all(&host);
         } else if self.variant.cpu_rings {
@@ -470,8 +471,9 @@ impl Bench {
             };
             let (near, far) = (args(0), args(1));
             let hertz = self.launch(ctx, |gpu| {
+                let there = self.rig.gpu_of(1).unwrap_or(gpu);
                 // SAFETY: as in `latency`; each side has its own state.
-                let answering = unsafe { programs[1].start(gpu, &far, 1, 1) }?;
+                let answering = unsafe { programs[1].start(there, &far, 1, 1) }?;
                 // SAFETY: as above.
                 let asking = unsafe { programs[0].start(gpu, &near, 1, 1) }?;
                 Ok((asking, Some(answering)))

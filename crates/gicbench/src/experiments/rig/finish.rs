@@ -3,6 +3,7 @@
 use device::choice::{MemoryPlace, Observer, Order};
 
 use super::{Nics, Rig, broke};
+use crate::gpu::{self, describe};
 use crate::measurement::{self, Measurement, MemoryKind, Placement};
 use crate::point::{self, PointError};
 
@@ -103,20 +104,13 @@ impl Rig {
             let way = if self.placement.first_on_gpu().is_some() { "copies" } else { "not needed" };
             measurement = measurement.detail("nic_reaches_gpu_memory_by", way);
         }
-        if let Some(session) = &self.session {
+        if let (Some(near), Some(far)) = (&self.gpu, &self.far_gpu) {
             measurement = measurement
-                .detail("remote_rank", session.remote_rank())
-                .detail("remote_host", session.remote_host());
-            if session.shares_cpus() {
-                let note =
-                    "ranks of one machine spin on the same CPUs: they wait for each other's turns";
-                measurement = measurement.detail("ranks_over_cores", note);
-            }
-            if self.on_gpu() && session.shares_gpu() {
-                let note = "kernels of both ranks run on one GPU, which gives two processes turns of milliseconds: a round \
-                            trip waits for them";
-                measurement = measurement.detail("ranks_over_gpu", note);
-            }
+                .detail("remote_gpu", format!("{}: {}", far.info().ordinal, describe(far.info())))
+                .detail("gpu_link", gpu::link(near, far));
+        }
+        if let Some(session) = &self.session {
+            measurement = session.described(measurement, self.on_gpu());
         }
         if let Nics::Device(hardware) = &self.nics {
             measurement = hardware.described(measurement);
