@@ -256,7 +256,7 @@ impl Bench {
         let first = self.next;
         let all = SETTLE + ops;
         if op == Op::Get {
-            self.slots.mark(&self.target, 0, first, all)?;
+            self.slots.mark(&self.target, 0..1, first, all)?;
         }
         let args = DirectArgs { warmup: SETTLE, samples: ops, ..self.args(ctx)? };
         self.next += all;
@@ -322,9 +322,7 @@ impl Bench {
         let met = self.rig.words(1)?;
         let first = self.next;
         if is_get {
-            for block in 0..blocks as u64 {
-                self.slots.mark(&self.target, block, first + block * ops, ops)?;
-            }
+            self.slots.mark(&self.target, 0..blocks as u64, first, ops)?;
         }
         let args = DirectArgs {
             samples: ops,

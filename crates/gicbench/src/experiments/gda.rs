@@ -189,7 +189,7 @@ impl Bench {
         let first = self.next;
         self.next += SETTLE + ops;
         if op == Op::Get {
-            self.slots.mark(&self.target, 0, first, SETTLE + ops)?;
+            self.slots.mark(&self.target, 0..1, first, SETTLE + ops)?;
         }
         let args = LatencyArgs {
             qp: self.gda.device_views(),
@@ -285,9 +285,7 @@ impl Bench {
         let first = self.next;
         self.next += ops * threads as u64;
         if posting.get {
-            for thread in 0..threads as u64 {
-                self.slots.mark(&self.target, thread, first + thread * ops, ops)?;
-            }
+            self.slots.mark(&self.target, 0..threads as u64, first, ops)?;
         }
         let args = RateArgs {
             qp: self.gda.device_views(),

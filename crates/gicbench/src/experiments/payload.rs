@@ -91,19 +91,23 @@ impl Slots {
         self.last_on_their_slots(ops).filter(is_wrong).count() as u64
     }
 
-    /// Writes the marks that `ops` operations would leave.
+    /// Writes the marks that `ops` operations of each thread would leave; values as in [`wrong`](Self::wrong).
     pub fn mark(
         &self,
         region: &Region,
-        thread: u64,
+        threads: Range<u64>,
         first: u64,
         ops: u64,
     ) -> Result<(), PointError> {
+        // All of them at once: a region in a GPU's memory is copied to be read and written.
         let mut all = content(region)?;
-        for i in self.last_on_their_slots(ops) {
-            for offset in self.marks(thread, i) {
-                let taken = mark_bytes(self.bytes);
-                all[offset..offset + taken].copy_from_slice(&(first + i).to_le_bytes()[..taken]);
+        for thread in threads {
+            for i in self.last_on_their_slots(ops) {
+                let value = (first + thread * ops + i).to_le_bytes();
+                for offset in self.marks(thread, i) {
+                    let taken = mark_bytes(self.bytes);
+                    all[offset..offset + taken].copy_from_slice(&value[..taken]);
+                }
             }
         }
         region.memory.write(0, &all).map_err(broke)
@@ -182,7 +186,7 @@ mod tests {
             };
             let deliver = |thread, first, ops| {
                 fill(&origin, 7).unwrap();
-                slots.mark(&origin, thread, first, ops).unwrap();
+                slots.mark(&origin, thread..thread + 1, first - thread * ops, ops).unwrap();
                 for i in slots.last_on_their_slots(ops) {
                     copy(slots.at(thread, i), slots.at(thread, i));
                 }

@@ -217,9 +217,7 @@ impl Bench {
         match op {
             ProxyOp::Get => {
                 self.slots.clear(&self.source)?;
-                for thread in 0..threads as u64 {
-                    self.slots.mark(&self.target, thread, first + thread * each, each)?;
-                }
+                self.slots.mark(&self.target, 0..threads as u64, first, each)?;
             }
             _ => self.slots.clear(&self.target)?,
         }
