@@ -80,6 +80,13 @@ impl Experiment for Floor {
         Ok(())
     }
 
+    /// Bulk copies are a GPU's.
+    fn in_suite(&self, point: &Point, given: &dyn Fn(AxisId) -> bool) -> bool {
+        point.submitter == Submitter::Cuda
+            || given(AxisId::Move)
+            || point.get(AxisId::Move).and_then(|value| value.word()) != Some("bulk")
+    }
+
     fn run(&self, ctx: &mut RunContext, point: &Point) -> Result<Vec<Measurement>, PointError> {
         if ctx.team().is_some() {
             return Err(PointError::not_run(
