@@ -139,15 +139,21 @@ impl RunContext {
         }
     }
 
-    /// CPUs that no thread of this point was given; all of them if none is left.
+    /// CPUs of this process.
+    pub fn cpus(&self) -> &[usize] {
+        self.cpus.allowed()
+    }
+
+    /// Those that no thread of this point was given.
     pub fn spare_cpus(&self) -> Vec<usize> {
-        let allowed = self.cpus.allowed();
-        let Some(given) = &self.assignment else { return allowed.to_vec() };
         let is_given = |cpu: &usize| {
-            [&given.submitters, &given.workers, &given.engines].iter().any(|own| own.contains(cpu))
+            self.assignment.as_ref().is_some_and(|given| {
+                [&given.submitters, &given.workers, &given.engines]
+                    .iter()
+                    .any(|own| own.contains(cpu))
+            })
         };
-        let spare: Vec<_> = allowed.iter().copied().filter(|cpu| !is_given(cpu)).collect();
-        if spare.is_empty() { allowed.to_vec() } else { spare }
+        self.cpus().iter().copied().filter(|cpu| !is_given(cpu)).collect()
     }
 
     /// The same, with another rank for the remote side.

@@ -106,6 +106,11 @@ impl Rig {
         let mut seat = Seat::take(ctx, point, need)?;
         // Where nobody executes there is no remote side.
         if let (Some(team), true) = (ctx.team(), point.nic != point::Nic::None) {
+            if ctx.remote() != Remote::Together {
+                return Err(PointError::not_run(
+                    "--remote-gpu is for one process: the ranks of a machine take a GPU each",
+                ));
+            }
             let ((nics, ends), session) =
                 across::near(ctx, point, need, team, (&seat.attr, seat.gpu.as_ref()))?;
             return seat.rig(nics, ends, Some(session));

@@ -14,6 +14,7 @@ use super::super::rig::{Ends, Need, Nics, broke};
 use super::{Both, Far, Session};
 use crate::context::{Remote, RunContext, Settings};
 use crate::cpus::{Cpus, EngineChoice};
+use crate::measurement::Measurement;
 use crate::point::{Point, PointError};
 use crate::ranks::PROMPT;
 use crate::ranks::protocol::{Launch, Reply};
@@ -26,6 +27,8 @@ pub(in crate::experiments) struct Beside {
     thread: Option<JoinHandle<()>>,
     /// NICs inside GPUs: they run while both sides' kernels do.
     inside: Option<soft_gpu::Fabric>,
+    /// There is no CPU for each of its threads.
+    shares_cpus: bool,
 }
 
 /// Questions to a side of this process.
@@ -53,7 +56,10 @@ pub(in crate::experiments) fn beside(
 ) -> Result<(Ends, Session), PointError> {
     let left_s = ctx.remaining("the remote side")?.as_secs_f64();
     let settings = Settings { deadline_s: left_s, ..ctx.settings().clone() };
-    let cpus = Cpus::fixed(ctx.spare_cpus(), EngineChoice::Thread);
+    let spare = ctx.spare_cpus();
+    let shares_cpus = spare.len() < 1 + need.workers.min(1);
+    let cpus = if shares_cpus { ctx.cpus().to_vec() } else { spare };
+    let cpus = Cpus::fixed(cpus, EngineChoice::Thread);
     let number = far_gpu.map(|gpu| gpu.info().ordinal);
     let context = RunContext::new(settings, ctx.limits(), cpus, ctx.interrupt().clone())
         .with_remote(Remote::Together)
@@ -77,7 +83,7 @@ pub(in crate::experiments) fn beside(
         Nics::SoftGpu(fabric) => Some(fabric.clone()),
         _ => None,
     };
-    let held = Beside { orders: Some(orders), reports, thread: Some(thread), inside };
+    let held = Beside { orders: Some(orders), reports, thread: Some(thread), inside, shares_cpus };
     let side = match held.report(PROMPT)? {
         Report::Opened(side) => side,
         other => return Err(unexpected(other)),
@@ -144,6 +150,16 @@ impl Beside {
             _ => Ok(()),
         };
         Ok((here, there.and(stopped)))
+    }
+}
+
+impl Beside {
+    pub(super) fn described(&self, measurement: Measurement) -> Measurement {
+        if !self.shares_cpus {
+            return measurement;
+        }
+        let note = "the remote side's threads spin on the near side's CPUs: they wait for each other's turns";
+        measurement.detail("remote_over_cores", note)
     }
 }
 

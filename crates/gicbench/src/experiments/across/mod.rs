@@ -77,7 +77,7 @@ impl Session {
     pub fn described(&self, measurement: Measurement, on_gpu: bool) -> Measurement {
         match self {
             Self::Rank(rank) => rank.described(measurement, on_gpu),
-            Self::Beside(_) => measurement,
+            Self::Beside(beside) => beside.described(measurement),
         }
     }
 }
